@@ -1,0 +1,1 @@
+"""The parts of the stack, one construct per file."""

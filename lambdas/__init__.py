@@ -1,0 +1,1 @@
+"""What decides and acts when AWS speaks."""

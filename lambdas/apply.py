@@ -1,0 +1,1 @@
+"""Performs actions in order."""

@@ -1,0 +1,1 @@
+"""Pure: message, facts and now become actions."""

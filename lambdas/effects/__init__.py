@@ -1,0 +1,1 @@
+"""One action each, no ifs: ssm, fleet, notify."""

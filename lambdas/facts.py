@@ -1,0 +1,1 @@
+"""Reads, gathered into one frozen value."""

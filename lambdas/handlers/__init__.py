@@ -1,0 +1,1 @@
+"""One entry per queue or schedule."""

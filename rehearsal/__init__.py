@@ -1,0 +1,1 @@
+"""A whole region on one machine: it runs what was deployed."""

@@ -1,0 +1,1 @@
+"""The daemon of a node: hears notices, spends the last seconds, uploads, heartbeats."""

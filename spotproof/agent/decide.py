@@ -1,0 +1,1 @@
+"""What the remaining seconds of a node are worth: pure decisions."""

@@ -1,0 +1,1 @@
+"""Leased shards and the resumable position in the data."""

@@ -1,0 +1,1 @@
+"""The exception tree of spotproof."""

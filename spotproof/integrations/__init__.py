@@ -1,0 +1,1 @@
+"""Thin adapters over run, checkpoint and data for trainers that people already use."""

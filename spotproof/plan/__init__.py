@@ -1,0 +1,1 @@
+"""Pure models over contract types: checkpoint interval, cost, pool order."""

@@ -1,0 +1,1 @@
+"""Membership for torchrun without a host node."""

@@ -1,0 +1,1 @@
+"""Run: what a training script holds."""

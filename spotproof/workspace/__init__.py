@@ -1,0 +1,1 @@
+"""Backup of the working folder that follows the run."""

@@ -1,0 +1,1 @@
+"""What becomes the container: the reference trainer and its image."""
