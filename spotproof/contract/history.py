@@ -1,0 +1,33 @@
+"""The kinds of entry in a run's timeline: what the report draws, in words that people read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class HistoryKind(StrEnum):
+    """One per thing that happened. `slot`, `instance`, `step` and `detail` of the entry say the rest."""
+
+    SUBMITTED = "submitted"
+    NOTICE = "notice"
+    FLUSH_ORDERED = "flush-ordered"
+    CLAIMED = "claimed"
+    LAUNCH_INTENDED = "launch-intended"
+    LAUNCH_ANSWERED = "launch-answered"
+    BOUND = "bound"
+    SURPLUS_ENDED = "surplus-ended"
+    ORPHAN_ENDED = "orphan-ended"
+    NEVER_JOINED = "never-joined"
+    BOOTED = "booted"
+    PARKED = "parked"
+    SEALED = "sealed"
+    PROMOTED = "promoted"
+    FIRST_STEP = "first-step"
+    FLUSHED = "flushed"
+    COMMITTED = "committed"
+    QUARANTINED = "quarantined"
+    LOST = "lost"
+    SUPERSEDED = "superseded"
+    ENDED = "ended"
+    STATUS = "status"
+    MASS_SILENCE = "mass-silence"

@@ -1,0 +1,299 @@
+"""Table items as values. Attribute names are the field names; lists and sets of plain values only.
+
+`to_item` drops fields that are None (an attribute is absent or has a value); `from_item` ignores attributes that it
+does not know, so that a handler of this version can read what the next version wrote.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from spotproof.contract.states import (
+    Cause,
+    FlushOutcome,
+    LaunchState,
+    Market,
+    NodePhase,
+    NoticeKind,
+    RunStatus,
+)
+from spotproof.errors import ContractError
+
+NO_INSTANCE = "none"  # a slot's place that waits for an instance: a value, so that conditions can compare it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Status of a run and its flush order; under 1 KB because agents poll it. Times are Unix seconds."""
+
+    run: str
+    status: RunStatus
+    cause: Cause | None = None
+    reason: str = ""  # for people, at most 200 characters
+    slots: int = 1
+    order: str | None = None  # id of the newest flush order
+    order_kind: NoticeKind | None = None
+    order_deadline_at: int | None = None
+    order_leavers: str | None = None  # slot bitmap in hex
+    recoveries: int = 0  # since the last commit
+    committed_step: int = 0  # newest commit that the sweep has seen; resets `recoveries`
+    trainer_failures: int = 0
+    launches: int = 0
+    spot_attempts: int = 0  # failed in a row
+    next_launch_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place in a run. `holder_instance` / `successor_instance` are NO_INSTANCE while nobody is there yet."""
+
+    run: str
+    slot: int
+    incarnation: int  # the newest number given out: the successor's if there is one, else the holder's
+    holder_instance: str | None = None
+    holder_incarnation: int | None = None
+    successor_instance: str | None = None
+    successor_incarnation: int | None = None
+    successor_launch: int | None = None
+    successor_bound_at: int | None = None
+    claimed_at: int | None = None
+    cause: Cause | None = None
+    deadline_at: int | None = None  # when the holder may be gone; a successor joins 10 s after it at the latest
+    lost_pool: str | None = None  # type#az#market that was just reclaimed: asked last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One CreateFleet call. `request` is its complete JSON text, `wants` are `slot:incarnation` pairs."""
+
+    run: str
+    launch: int
+    state: LaunchState
+    wants: tuple[str, ...]
+    request: str
+    token: str
+    market: Market
+    made_at: int
+    instances: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # `type#az#market:code`
+    answered_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherLease:
+    """Who is looking for open claims now; it only saves work."""
+
+    run: str
+    owner: str
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What an instance is to us."""
+
+    instance: str
+    run: str
+    slot: int
+    incarnation: int
+    launch: int | None = None  # None: hand-tagged
+    instance_type: str = ""
+    zone: str = ""
+    market: Market = Market.SPOT
+    launched_at: int = 0
+    ended_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The sweep's index entry."""
+
+    run: str
+    due_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """What we learned of a pool. `cooldown_s` doubles while `until` keeps being renewed."""
+
+    region: str
+    instance_type: str
+    zone: str
+    market: Market
+    until: int = 0
+    cooldown_s: int = 0
+    verdict: str = ""
+    losses: int = 0
+    lost_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One entry of the timeline. `what` is one of contract.history.HistoryKind."""
+
+    run: str
+    at_ms: int
+    what: str
+    slot: int | None = None
+    incarnation: int | None = None
+    instance: str | None = None
+    cause: Cause | None = None
+    step: int | None = None
+    detail: str = ""
+    ttl: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node's heartbeat, at most 200 bytes; what it says is a hint to the control plane."""
+
+    run: str
+    slot: int
+    incarnation: int
+    instance: str
+    phase: NodePhase
+    beat_at: int = 0
+    beats: int = 0  # rises with each beat: others watch the change, not the clock
+    generation: int = 0
+    step: int = 0
+    loss: float | None = None
+    flush: FlushOutcome | None = None
+    flush_step: int | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One sealed membership. `members` are `slot:incarnation:instance`; the position in the list is the logical rank.
+    The starting checkpoint is (start_generation, start_step), absent for the first start from nothing."""
+
+    run: str
+    generation: int
+    members: tuple[str, ...]
+    sealed_at: int
+    start_generation: int | None = None
+    start_step: int | None = None
+    start_manifest: str | None = None
+    start_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest sealed generation; `bad` is the newest one that somebody marked as broken."""
+
+    run: str
+    generation: int
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointItem:
+    """Which ranks' parts of a checkpoint are in S3 (`done` holds `rank` as text)."""
+
+    run: str
+    generation: int
+    step: int
+    world: int
+    done: frozenset[str]
+    kind: str = ""
+    manifest_key: str | None = None
+    bytes: int = 0
+    begun_at: int = 0
+    committed_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerItem:
+    """The run's newest committed checkpoint. `rank` is generation * 10**12 + step: one number that only rises."""
+
+    run: str
+    generation: int
+    step: int
+    rank: int
+    manifest_key: str
+    manifest_digest: str
+    committed_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A checkpoint that was found damaged, and why."""
+
+    run: str
+    generation: int
+    step: int
+    reason: str
+    found_at: int = 0
+
+
+POINTER_BASE = 10**12
+
+
+def pointer_rank(generation: int, step: int) -> int:
+    """(generation, step) as one number in the same order; steps stay below 10**12."""
+    return generation * POINTER_BASE + step
+
+
+T = TypeVar("T")
+
+
+def to_item(value: Any) -> dict[str, Any]:  # Any: every dataclass above, and every plain attribute value
+    """`value` as attributes: enums as text, tuples as lists, frozensets as sets; None and empty sets are left out."""
+    item: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if content is None or content == frozenset():
+            continue
+        item[field.name] = _plain(content)
+    return item
+
+
+def _plain(content: Any) -> Any:
+    if isinstance(content, StrEnum):
+        return content.value
+    if isinstance(content, tuple):
+        return list(content)
+    if isinstance(content, frozenset):
+        return set(content)
+    return content
+
+
+def from_item(kind: type[T], item: Mapping[str, Any]) -> T:
+    """`item` as a `kind`. Raises ContractError, naming the attribute that is missing or has a wrong type."""
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in item:
+            values[field.name] = _typed(item[field.name], hints[field.name], f"{kind.__name__}.{field.name}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ContractError(f"item lacks an attribute: {error}") from error
+
+
+def _typed(content: Any, hint: Any, where: str) -> Any:
+    kinds = [k for k in typing.get_args(hint) if k is not types.NoneType] if _is_union(hint) else [hint]
+    kind = kinds[0]
+    origin = typing.get_origin(kind) or kind
+    try:
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            return kind(content)
+        if origin in (tuple, frozenset):
+            return origin(content)
+        if kind is float:
+            return float(content)
+    except (TypeError, ValueError) as error:
+        raise ContractError(f"{where}: {content!r} is not allowed there") from error
+    if not isinstance(content, origin) or (kind is int and isinstance(content, bool)):
+        raise ContractError(f"{where}: {content!r} has the wrong type")
+    return content
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)

@@ -1,0 +1,52 @@
+"""Numbers that are product decisions (DESIGN section 10). A run may change those that RunSpec names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOTICE_S: Final = 120  # what a Spot notice gives when it names no time
+FLUSH_MARGIN_S: Final = 10  # flush budget = deadline - now - this
+PREFLIGHT_BUDGET_S: Final = 90  # assumed only before the run
+SURVIVORS_BARRIER_S: Final = 30
+JOIN_AFTER_DEADLINE_S: Final = 10  # a successor joins when the holder's deadline is past by this
+
+IMDS_POLL_S: Final = 2
+IMDS_TOKEN_TTL_S: Final = 3600
+IMDS_START_LIMIT_S: Final = 5  # a start never waits longer for a metadata token (EV-06)
+HEAD_POLL_S: Final = 2
+HEARTBEAT_S: Final = 15
+SILENCE_S: Final = 60
+SILENCE_SEEN_WITHIN_S: Final = 120
+MASS_SILENCE_MIN_SLOTS: Final = 5
+MASS_SILENCE_SHARE: Final = 0.20
+
+FIRST_HEARTBEAT_S: Final = 600  # give up on a launched node that never heartbeats
+ORPHAN_AGE_S: Final = 600
+UNKNOWN_TO_EC2_GRACE_S: Final = 60  # DescribeInstances is eventually consistent
+LAST_COMMIT_WAIT_S: Final = 600  # a finished run's nodes end when this has passed without the last commit
+
+LAUNCHER_LEASE_S: Final = 60
+LAUNCH_RETRY_S: Final = 60  # next attempt after one that brought nothing
+SWEEP_PERIOD_S: Final = 60
+
+POOL_COOLDOWN_S: Final = 600
+POOL_COOLDOWN_MAX_S: Final = 7200
+POOL_NOT_OFFERED_S: Final = 86_400
+
+RECOVERIES_WITHOUT_COMMIT: Final = 25
+TRAINER_FAILURES: Final = 3
+FALLBACK_AFTER: Final = 3  # failed Spot attempts before on-demand, where the run allows it
+
+SAVE_THROTTLE_S: Final = 60  # a periodic save that is throttled gives up after this
+MULTIPART_ABORT_DAYS: Final = 1
+NONCURRENT_DAYS: Final = 1
+HISTORY_TTL_S: Final = 90 * 86_400
+CLOCK_SKEW_MAX_S: Final = 300
+
+EVENT_MAX_AGE_S: Final = 3600  # a late warning is still good for replacing
+SSM_DELIVERY_S: Final = 30  # the API's minimum (SSM-03)
+EXECUTION_LIMIT_S: Final = 100
+ENGAGED_SLOTS_MAX: Final = 1000  # slots of one run; the bitmap in HEAD stays under 1 KB
+
+SHARD_LEASE_S: Final = 1800
+LIVE_SHARDS: Final = 16
