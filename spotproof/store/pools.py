@@ -1,0 +1,50 @@
+"""POOL items: what was learned of each capacity pool. All of it is advice; losing a write costs a worse guess."""
+
+from __future__ import annotations
+
+from spotproof.contract import keys
+from spotproof.contract.items import Pool, from_item
+from spotproof.contract.states import Market
+from spotproof.store.table import Absent, AnyOf, Eq, Item, Table, Update
+
+__all__ = ["Pools"]
+
+
+class Pools:
+    """The pools of all regions."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def list(self, region: str) -> tuple[Pool, ...]:
+        """Return every pool of which something is known."""
+        return tuple(from_item(Pool, item) for item in self._table.query(keys.pool_partition(region)))
+
+    def cool(self, seen: Pool | None, to: Pool) -> Pool:
+        """Write a new cool-down (`until`, `cooldown_s`, `verdict` of `to`) in place of the one that was seen.
+
+        Raises Lost if another handler learned something meanwhile: keep that, its cool-down is as good.
+        """
+        until = 0 if seen is None else seen.until
+        unchanged = AnyOf(Absent("until"), Eq("until", until))
+        changed = {**_name(to), "until": to.until, "cooldown_s": to.cooldown_s, "verdict": to.verdict}
+        return from_item(Pool, self._table.write(Update(key=_key(to), set=changed, when=unchanged)))
+
+    def lost(self, region: str, *, instance_type: str, zone: str, market: Market, now: int) -> Pool:
+        """Count a reclaimed instance. Not idempotent: call it once per won claim."""
+        pool = Pool(region=region, instance_type=instance_type, zone=zone, market=market)
+        change = Update(key=_key(pool), set={**_name(pool), "lost_at": now}, increment={"losses": 1})
+        return from_item(Pool, self._table.write(change))
+
+
+def _key(pool: Pool) -> keys.Key:
+    return keys.pool(pool.region, pool.instance_type, pool.zone, pool.market.value)
+
+
+def _name(pool: Pool) -> Item:
+    return {
+        "region": pool.region,
+        "instance_type": pool.instance_type,
+        "zone": pool.zone,
+        "market": pool.market.value,
+    }
