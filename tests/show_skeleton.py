@@ -1,0 +1,258 @@
+"""Show what the skeleton promises: run each promise for real and print a line with what was measured.
+
+    python -m tests.show_skeleton            all of them, one after another (about half an hour on two cores)
+    python -m tests.show_skeleton --only 4 5 some of them
+
+Exit status is 0 only when every line that was asked for says `passed`. `not run` is what it says: a promise whose check
+cannot run on this machine is not a promise kept. The output of each command lies in .cache/show/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / ".cache" / "show"
+
+REHEARSAL_LIMIT_S = 600
+SUITE_LIMIT_S = 25 * 60
+SABOTAGE_LIMIT_S = 90
+SABOTAGES_AT_LEAST = 8
+KILLS = 300
+CASES = (
+    *(f"EV-{number:02}" for number in (*range(1, 13), 15, 16, 17)),
+    *("CAP-01", "CAP-02", "CAP-07", "ST-04", "CW-02", "CW-03"),
+    *("CR-01", "CR-02", "CR-09", "CR-10", "DP-01", "DP-03", "DP-06"),
+)
+
+
+class Failed(Exception):
+    """The promise was checked and does not hold; the message says what was seen."""
+
+
+class NotRun(Exception):
+    """The promise could not be checked here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """One finished command."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+def command(
+    name: str, argv: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, limit_s: float = 3600
+) -> Done:
+    """Run a command to its end, its output in .cache/show/NAME.log. It is killed, with its children, at the limit."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{name}.log"
+    begun = time.monotonic()
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            argv, cwd=cwd, env=env, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(timeout=limit_s)
+        except BaseException:
+            os.killpg(process.pid, 15)  # its own handlers end what it started
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+            raise
+    return Done(status=status, output=log.read_text(errors="replace"), seconds=time.monotonic() - begun)
+
+
+def must_pass(
+    name: str, argv: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, limit_s: float = 3600
+) -> Done:
+    """`command`, or Failed with the last lines that it printed."""
+    try:
+        done = command(name, argv, cwd=cwd, env=env, limit_s=limit_s)
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"{' '.join(argv)}: no end after {late.timeout:.0f} s, see .cache/show/{name}.log") from late
+    if done.status:
+        tail = " / ".join(done.output.strip().splitlines()[-2:])[-300:]
+        raise Failed(f"{' '.join(argv)} ended with {done.status}: {tail}")
+    return done
+
+
+def minutes(seconds: float) -> str:
+    return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
+
+
+def rehearsal() -> str:
+    done = must_pass("1-rehearse", ["make", "rehearse"], limit_s=REHEARSAL_LIMIT_S)
+    wanted = {
+        "steps lost with notice 0": r"steps lost with notice\D+0\b",
+        "steps lost in the silent death": r"steps lost (?:in|without)[^\n]*\d",
+        "loss curve bit-equal": r"bit-equal",
+        "one replacement per loss": r"one replacement per loss",
+        "nothing left running": r"nothing left running",
+        "template resources": r"template resources",
+        "rules, queues, functions, document steps": r"every rule",
+    }
+    missing = [what for what, pattern in wanted.items() if not re.search(pattern, done.output, re.IGNORECASE)]
+    if missing:
+        raise Failed(f"the summary does not say: {', '.join(missing)}")
+    return f"in {minutes(done.seconds)} (limit 10 min)"
+
+
+def sabotages() -> str:
+    names = must_pass("2-list", [sys.executable, "-m", "rehearsal", "--sabotage", "list"]).output.split()
+    if len(names) < SABOTAGES_AT_LEAST:
+        raise Failed(f"only {len(names)} sabotages, {SABOTAGES_AT_LEAST} are promised")
+    limit_s = 120 + SABOTAGE_LIMIT_S * len(names)
+    done = must_pass("2-sabotage", [sys.executable, "-m", "rehearsal", "--sabotage", "all"], limit_s=limit_s)
+    return f"each of {len(names)} found, for its own reason, {done.seconds / len(names):.0f} s each (limit 90 s)"
+
+
+def fresh_clone() -> str:
+    with tempfile.TemporaryDirectory(prefix="spotproof-show-") as folder:
+        clone = Path(folder) / "clone"
+        must_pass("3-clone", ["git", "clone", "-q", str(ROOT), str(clone)])
+        setup = must_pass("3-setup", ["make", "setup"], cwd=clone)
+        done = must_pass("3-test", [".ci/run"], cwd=clone, limit_s=SUITE_LIMIT_S)
+    closing = done.output.strip().splitlines()[-1].strip("= ")
+    if not re.search(r"\d+ passed", closing):
+        raise Failed(f"the last line is not pytest's closing line: {closing!r}")
+    return f"{closing}; {minutes(done.seconds)} (limit 25 min) after a set-up of {minutes(setup.seconds)}"
+
+
+def without_network() -> list[str]:
+    """A command prefix that takes the network away, or nothing where the kernel does not allow it."""
+    prefix = ["unshare", "--user", "--map-root-user", "--net"]
+    allowed = (
+        shutil.which("unshare") and not subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    )
+    return prefix if allowed else []
+
+
+def synthesis() -> str:
+    offline = without_network()
+    shutil.rmtree(ROOT / "cdk.out", ignore_errors=True)
+    empty = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = must_pass("4-synth", [*offline, "make", "synth"], env=empty)
+    must_pass("4-template", [sys.executable, "-m", "pytest", "-q", "tests/synth"])
+    network = "no network" if offline else "network NOT taken away (namespaces are not allowed here)"
+    return f"empty environment, {network}, {done.seconds:.0f} s; cdk-nag and cfn-lint clean; contract rows walked"
+
+
+def cases() -> str:
+    report = LOGS / "5-cases.xml"
+    spelled = [spelling for case in CASES for spelling in (case.replace("-", "_"), case.replace("-", ""))]
+    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-k", " or ".join(spelled), "tests"]
+    done = must_pass("5-cases", argv)
+    passed = [
+        case.attrib["name"].lower()
+        for case in ET.parse(report).getroot().iter("testcase")
+        if not [child for child in case if child.tag in ("failure", "error", "skipped")]
+    ]
+    absent = [
+        case
+        for case in CASES
+        if not any(re.search(rf"(?:^|_|\[){case[:-3].lower()}[-_]?{case[-2:]}(?!\d)", name) for name in passed)
+    ]
+    if absent:
+        raise Failed(f"no passing test is named for {', '.join(absent)}")
+    return f"{len(CASES)} cases, {len(passed)} tests, {done.seconds:.0f} s"
+
+
+def kills() -> str:
+    done = must_pass("6-kill", ["make", "kill", f"N={KILLS}"])
+    return f"{done.output.strip().splitlines()[-1]} ({minutes(done.seconds)})"
+
+
+def bit_equality() -> str:
+    report = LOGS / "7-bit-equal.xml"
+    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-k", "untracked", "tests"]
+    done = must_pass("7-bit-equal", argv)
+    suite = next(iter(ET.parse(report).getroot().iter("testsuite")))
+    ran = int(suite.attrib["tests"]) - int(suite.attrib["skipped"])
+    if not ran:
+        raise NotRun("no test compares a tracked training with an untracked one")
+    return f"{ran} comparisons, {done.seconds:.0f} s"
+
+
+def readme() -> str:
+    text = (ROOT / "README.md").read_text()
+    wanted = ["make rehearse", "make test", "cdk deploy", "spotproof submit", "spotproof:run", "dashboard", "settings"]
+    if missing := [word for word in wanted if word not in text]:
+        raise Failed(f"README.md does not speak of {', '.join(missing)}")
+    targets = sorted(set(re.findall(r"^(?:\$ )?make ([a-z-]+)", text, re.MULTILINE)))
+    for target in targets:
+        must_pass("8-targets", ["make", "-n", target])
+    commands = sorted(set(re.findall(r"^(?:\$ )?(?:\.venv/bin/)?spotproof ([a-z]+)", text, re.MULTILINE)))
+    for name in commands:
+        must_pass("8-commands", [str(ROOT / ".venv" / "bin" / "spotproof"), name, "--help"])
+    paths = sorted(set(re.findall(r"\]\(([^)#:]+)\)", text)))
+    if gone := [path for path in paths if not (ROOT / path).exists()]:
+        raise Failed(f"README.md links to {', '.join(gone)}")
+    return f"{len(targets)} make targets, {len(commands)} commands and {len(paths)} links of it exist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One line of the list."""
+
+    number: int
+    says: str
+    check: Callable[[], str]
+
+
+PROMISES = (
+    Promise(number=1, says="make rehearse: a whole recovery on one machine", check=rehearsal),
+    Promise(number=2, says="every sabotage makes the rehearsal fail", check=sabotages),
+    Promise(number=3, says="make test from a fresh clone", check=fresh_clone),
+    Promise(number=4, says="make synth with nothing but the checkout", check=synthesis),
+    Promise(number=5, says="the case book's cases are tests", check=cases),
+    Promise(number=6, says=f"kill -9 at {KILLS} write boundaries", check=kills),
+    Promise(number=7, says="tracked and untracked training are bit-equal", check=bit_equality),
+    Promise(number=8, says="README is true", check=readme),
+)
+
+
+def verdict(promise: Promise) -> tuple[str, str]:
+    """Return (passed | failed | not run, what was measured or seen)."""
+    try:
+        return "passed", promise.check()
+    except Failed as seen:
+        return "failed", str(seen)
+    except NotRun as why:
+        return "not run", str(why)
+
+
+def main() -> int:
+    numbers = [promise.number for promise in PROMISES]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", type=int, nargs="+", choices=numbers, default=numbers, metavar="N")
+    parser.add_argument("--json", type=Path, help="write the verdicts there too")
+    asked = parser.parse_args()
+    verdicts = {}
+    for promise in PROMISES:
+        if promise.number in asked.only:
+            word, seen = verdict(promise)
+            verdicts[promise.number] = {"promise": promise.says, "verdict": word, "seen": seen}
+            print(f"{promise.number}  {word:8} {promise.says}: {seen}", flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(verdicts, indent=2) + "\n")
+    return int(any(one["verdict"] != "passed" for one in verdicts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
