@@ -65,7 +65,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("EC2 Spot Instance Interruption Warning",),
         queue=Queue.URGENT,
         built=True,
-        golden=("spot-terminate", "spot-stop", "spot-hibernate"),
+        golden=("spot-interruption-terminate", "spot-interruption-stop", "spot-interruption-hibernate"),
     ),
     EventRow(
         kind=EventKind.RESERVATION_INTERRUPTION,
@@ -73,7 +73,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("EC2 Capacity Reservation Instance Interruption Warning",),
         queue=Queue.URGENT,
         built=False,
-        golden=("reservation-interruption",),
+        golden=("capacity-reservation-interruption",),
     ),
     EventRow(
         kind=EventKind.BLOCK_EXPIRY,
@@ -81,7 +81,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"),
         queue=Queue.URGENT,
         built=False,
-        golden=("capacity-block-expiry", "capacity-block-reservation-expiry"),
+        golden=("capacity-block-expiration", "capacity-block-reservation-expiration"),
     ),
     EventRow(
         kind=EventKind.DRILL,
@@ -97,7 +97,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"),
         queue=Queue.SIGNALS,
         built=True,
-        golden=("rebalance", "rebalance-recommended"),
+        golden=("rebalance-recommendation", "rebalance-recommended"),
     ),
     EventRow(
         kind=EventKind.HEALTH,
@@ -105,7 +105,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("AWS Health Event",),
         queue=Queue.SIGNALS,
         built=False,
-        golden=("health-retirement",),
+        golden=("health-scheduled-change",),
         detail_filter=(("service", ("EC2",)), ("eventTypeCategory", ("scheduledChange",))),
     ),
     EventRow(
@@ -114,7 +114,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("EC2 Instance State-change Notification",),
         queue=Queue.SIGNALS,
         built=True,
-        golden=("state-running", "state-stopping", "state-terminated"),
+        golden=("state-running", "state-stopping", "state-stopped", "state-shutting-down", "state-terminated"),
         detail_filter=(("state", STATES_THAT_MATTER),),
     ),
     EventRow(
@@ -123,7 +123,7 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         detail_types=("Tag Change on Resource",),
         queue=Queue.SIGNALS,
         built=False,
-        golden=("tag-change",),
+        golden=("tag-change", "tag-removed"),
         detail_filter=(("service", ("ec2",)), ("resource-type", ("instance",))),
     ),
     EventRow(
