@@ -1,0 +1,352 @@
+"""A verified image back into the tracked objects: checked whole first, then written in place.
+
+Nothing is unpickled: tensors are views of the image, everything else is tagged JSON. Everything that can be compared
+is compared before the first object changes, so a checkpoint that does not fit leaves the objects as they were.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from spotproof.checkpoint import tagged
+from spotproof.checkpoint.dcp import payload_views
+from spotproof.checkpoint.state import (
+    DOCUMENT_FORMAT,
+    KIND,
+    MODULE,
+    OPTIMIZER,
+    Stateful,
+    canonical_name,
+    optimizer_names,
+)
+from spotproof.checkpoint.tagged import Json
+from spotproof.contract.layout import STATE_KEY, Layout
+from spotproof.errors import BadManifest, MismatchedState
+
+_EXTRA_STATE = "_extra_state"  # torch's key for what set_extra_state gets; it may keep it, so it gets a copy
+_LISTED_MAX = 10
+_CODE_CHANGED = "restore into the objects that were saved, or start a new run from exported weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What came back besides the objects: the run's own counters, and each dtype that was converted by permission."""
+
+    counters: Mapping[str, object]
+    conversions: tuple[str, ...]
+
+
+def restore(
+    objects: Mapping[str, object],
+    image: Any,  # Any: a writable buffer; map a memfd privately
+    layout: Layout,
+    *,
+    may_convert: AbstractSet[str] = frozenset(),
+) -> Restored:
+    """Put the state in `image` into `objects`, and into the random generators of this process.
+
+    `may_convert` names tensors (`model.head.weight`) whose dtype may differ between floating types.
+
+    Raises:
+        MismatchedState: an object, a key, a shape or a dtype differs; every difference is named, nothing has changed.
+        BadManifest: the image does not hold a state document of a known format.
+    """
+    source = _Source(tensors=payload_views(layout, image), may_convert=may_convert)
+    document = _document(source)
+    saved: Mapping[str, Json] = document["objects"]
+    _same_names("tracked objects", set(saved), set(objects))
+    plans = [_plan(name, thing, saved[name], objects, source) for name, thing in objects.items()]
+    if source.problems:
+        raise MismatchedState(_listed(source.problems), next_step=_CODE_CHANGED)
+    counters = cast("dict[str, object]", source.decode(document["run"], "run"))
+    for plan in plans:
+        plan.load()
+    _restore_rng(cast("dict[str, Any]", source.decode(document["rng"], "rng")))
+    return Restored(counters=counters, conversions=tuple(source.conversions))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Source:
+    """The tensors of an image, what is wrong with them for these objects, and what was converted."""
+
+    tensors: Mapping[str, Tensor]
+    may_convert: AbstractSet[str]
+    problems: list[str] = field(default_factory=list)
+    conversions: list[str] = field(default_factory=list)
+
+    def view(self, key: str) -> Tensor:
+        """The tensor under `key`, sharing the image's memory."""
+        if key not in self.tensors:
+            raise BadManifest(f"the stored state refers to tensor {key!r}, which the layout does not have")
+        return self.tensors[key]
+
+    def decode(self, node: Json, path: str) -> object:
+        """The value of a node; tensors in it are copies of their own."""
+        return tagged.decode(node, path=path, unhook=self._unhook)
+
+    def check(self, path: str, saved: Tensor, target: Tensor, *, is_shape_fixed: bool) -> None:
+        """Note what forbids writing `saved` over `target`."""
+        if is_shape_fixed and saved.shape != target.shape:
+            self.problems.append(f"{path}: shape {tuple(saved.shape)} in the checkpoint, {tuple(target.shape)} here")
+        if saved.dtype == target.dtype:
+            return
+        change = f"{path}: {saved.dtype} in the checkpoint, {target.dtype} here".replace("torch.", "")
+        both_floating = saved.dtype.is_floating_point and target.dtype.is_floating_point
+        if both_floating and path in self.may_convert:
+            self.conversions.append(change)
+        else:
+            self.problems.append(change)
+
+    def _unhook(self, tag: str, content: Json, path: str) -> object:
+        match tag:
+            case "$tensor":
+                return self.view(content).clone()
+            case "$ndarray":
+                return self.view(content).clone().numpy()
+            case "$size":
+                return torch.Size(content)
+            case "$dtype":
+                return _dtype(content, path)
+            case "$device":
+                return torch.device(content)
+            case "$npscalar":
+                return _numpy_scalar(content)
+            case _:
+                raise BadManifest(f"stored state at {path} has the unknown tag {tag!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ModulePlan:
+    """Tensors go straight into the module's own; what its code wants to see goes through load_state_dict."""
+
+    name: str
+    module: nn.Module
+    state: OrderedDict[str, object]
+    overlapping: Mapping[str, tuple[Tensor, Tensor]]
+
+    def load(self) -> None:
+        """Write every value; tied weights are written through each of their names."""
+        with torch.no_grad():
+            for target, saved in self.overlapping.values():
+                _collapsed(target).copy_(_narrowed(saved, target))
+        try:
+            answer = self.module.load_state_dict(self.state, strict=False)
+        except RuntimeError as error:
+            raise MismatchedState(f"{self.name}: {error}", next_step=_CODE_CHANGED) from error
+        missing = set(answer.missing_keys) - set(self.overlapping)
+        if missing or answer.unexpected_keys:
+            raise MismatchedState(
+                f"{self.name}: not taken {sorted(answer.unexpected_keys)}, not given {sorted(missing)}",
+                next_step=_CODE_CHANGED,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OptimizerPlan:
+    """State by parameter, put back under the indices that the parameters have in this process."""
+
+    optimizer: torch.optim.Optimizer
+    packed: dict[str, Any]
+
+    def load(self) -> None:
+        """load_state_dict casts state to its parameter's dtype; what was stored otherwise is put back as it was."""
+        self.optimizer.load_state_dict(self.packed)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for index, saved in self.packed["state"].items():
+            if isinstance(index, int):
+                mine = self.optimizer.state[parameters[index]]
+                for key, value in saved.items():
+                    if isinstance(value, Tensor) and mine[key].dtype != value.dtype:
+                        mine[key] = value.to(mine[key].device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ObjectPlan:
+    """Anything else loads itself."""
+
+    thing: Stateful
+    state: object
+
+    def load(self) -> None:
+        """Call its load_state_dict."""
+        self.thing.load_state_dict(self.state)
+
+
+def _document(source: _Source) -> dict[str, Json]:
+    raw = bytes(source.view(STATE_KEY).numpy())
+    try:
+        document = json.loads(raw)
+    except ValueError as error:
+        raise BadManifest(f"the state document is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != DOCUMENT_FORMAT:
+        raise BadManifest(f"the state document has not format {DOCUMENT_FORMAT}")
+    return document
+
+
+def _plan(
+    name: str, thing: object, node: Json, objects: Mapping[str, object], source: _Source
+) -> _ModulePlan | _OptimizerPlan | _ObjectPlan:
+    if isinstance(thing, nn.Module):
+        _same_kind(name, MODULE, node)
+        return _plan_module(name, thing, node, source)
+    if isinstance(thing, torch.optim.Optimizer):
+        _same_kind(name, OPTIMIZER, node)
+        return _plan_optimizer(name, thing, node, objects, source)
+    if not isinstance(thing, Stateful):
+        raise tagged.refuse(thing, name, "it has no state_dict() and load_state_dict()")
+    state = source.decode(node["state"], name)
+    _check_dtypes(name, state, thing.state_dict(), source)
+    return _ObjectPlan(thing=thing, state=state)
+
+
+def _plan_module(name: str, module: nn.Module, node: Json, source: _Source) -> _ModulePlan:
+    targets = module.state_dict()
+    canonical = {key: canonical_name(module, key) for key in targets}
+    saved: Mapping[str, Json] = node["state"]
+    _same_names(name, set(saved), set(canonical.values()))
+    state: OrderedDict[str, object] = OrderedDict()
+    overlapping: dict[str, tuple[Tensor, Tensor]] = {}
+    for key, target in targets.items():
+        path, content = f"{name}.{canonical[key]}", saved[canonical[key]]
+        if not isinstance(target, Tensor) or key.endswith(_EXTRA_STATE):
+            state[key] = source.decode(content, path)
+            continue
+        if not (isinstance(content, dict) and "$tensor" in content):
+            source.problems.append(f"{path}: no tensor in the checkpoint, a tensor here")
+            continue
+        tensor = source.view(content["$tensor"])
+        source.check(path, tensor, target, is_shape_fixed=True)
+        if 0 in target.stride() and target.numel() > 1:
+            overlapping[key] = (target, tensor)
+        else:
+            state[key] = tensor
+    versions: Mapping[str, int] = node["versions"]
+    metadata = {prefix: {"version": versions.get(canonical_name(module, prefix), 1)} for prefix in _prefixes(targets)}
+    state._metadata = metadata  # type: ignore[attr-defined]  # noqa: SLF001 -- where torch keeps versions
+    return _ModulePlan(name=name, module=module, state=state, overlapping=overlapping)
+
+
+def _prefixes(state: Mapping[str, object]) -> list[str]:
+    return list(getattr(state, "_metadata", {}))
+
+
+def _plan_optimizer(
+    name: str, optimizer: torch.optim.Optimizer, node: Json, objects: Mapping[str, object], source: _Source
+) -> _OptimizerPlan:
+    names = optimizer_names(name, optimizer, objects)
+    index_of = {parameter: index for index, parameter in enumerate(names)}
+    groups = cast("list[dict[str, Any]]", source.decode(node["groups"], f"{name}.param_groups"))
+    state = cast("dict[Any, Any]", source.decode(node["state"], f"{name}.state"))
+    rest = cast("dict[str, Any]", source.decode(node["rest"], name))
+    current = _current_groups(optimizer, names)
+    if len(groups) != len(current):
+        raise MismatchedState(
+            f"{name}: {len(groups)} parameter groups in the checkpoint, {len(current)} here", next_step=_CODE_CHANGED
+        )
+    for number, (saved, mine) in enumerate(zip(groups, current, strict=True)):
+        _same_names(f"{name}.param_groups.{number}", set(saved["params"]), set(mine))
+        saved["params"] = [index_of[parameter] for parameter in mine]
+    by_index = {index_of.get(key, key) if isinstance(key, str) else key: value for key, value in state.items()}
+    _check_state_of(name, optimizer, names, by_index, source)
+    return _OptimizerPlan(optimizer=optimizer, packed={**rest, "state": by_index, "param_groups": groups})
+
+
+def _current_groups(optimizer: torch.optim.Optimizer, names: list[str]) -> list[list[str]]:
+    remaining = iter(names)
+    return [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
+
+
+def _check_state_of(
+    name: str, optimizer: torch.optim.Optimizer, names: list[str], saved: Mapping[Any, Any], source: _Source
+) -> None:
+    """Where the optimizer has state already (it has made a step), shapes must agree with it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, parameter in enumerate(parameters):
+        mine = optimizer.state.get(parameter, {})
+        for key, value in saved.get(index, {}).items():
+            target = mine.get(key)
+            if isinstance(value, Tensor) and isinstance(target, Tensor):
+                source.check(f"{name}.state.{names[index]}.{key}", value, target, is_shape_fixed=True)
+
+
+def _check_dtypes(path: str, saved: object, target: object, source: _Source) -> None:
+    """In an object of the user's own, shapes may have grown; a tensor that became another type is a mistake."""
+    if isinstance(saved, Tensor) and isinstance(target, Tensor):
+        source.check(path, saved, target, is_shape_fixed=False)
+    elif isinstance(saved, Mapping) and isinstance(target, Mapping):
+        for key in saved.keys() & target.keys():
+            _check_dtypes(f"{path}.{key}", saved[key], target[key], source)
+    elif isinstance(saved, list | tuple) and isinstance(target, list | tuple):
+        for index, (one, other) in enumerate(zip(saved, target, strict=False)):
+            _check_dtypes(f"{path}.{index}", one, other, source)
+
+
+def _same_names(what: str, saved: AbstractSet[str], here: AbstractSet[str]) -> None:
+    if saved != here:
+        missing, extra = sorted(here - saved), sorted(saved - here)
+        raise MismatchedState(
+            f"{what}: not in the checkpoint [{_listed(missing)}], not here [{_listed(extra)}]", next_step=_CODE_CHANGED
+        )
+
+
+def _same_kind(name: str, kind: str, node: Json) -> None:
+    if node.get(KIND) != kind:
+        raise MismatchedState(
+            f"{name}: it was a {node.get(KIND)} when it was saved and is a {kind} now", next_step=_CODE_CHANGED
+        )
+
+
+def _listed(texts: list[str]) -> str:
+    shown = "; ".join(texts[:_LISTED_MAX])
+    return shown if len(texts) <= _LISTED_MAX else f"{shown}; and {len(texts) - _LISTED_MAX} more"
+
+
+def _collapsed(target: Tensor) -> Tensor:
+    """`target` with each repeated dimension (stride 0) taken once: it can be written to."""
+    for dimension, stride in enumerate(target.stride()):
+        if stride == 0:
+            target = target.narrow(dimension, 0, 1)
+    return target
+
+
+def _narrowed(saved: Tensor, target: Tensor) -> Tensor:
+    for dimension, stride in enumerate(target.stride()):
+        if stride == 0:
+            saved = saved.narrow(dimension, 0, 1)
+    return saved
+
+
+def _dtype(name: str, path: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise BadManifest(f"stored state at {path} has the unknown dtype {name!r}")
+    return dtype
+
+
+def _numpy_scalar(content: Json) -> object:
+    import numpy as np
+
+    return np.frombuffer(base64.b64decode(content[1]), dtype=np.dtype(content[0]))[0]
+
+
+def _restore_rng(body: Mapping[str, Any]) -> None:
+    random.setstate(body["python"])
+    torch.set_rng_state(body["torch"])
+    if "cuda" in body and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(body["cuda"])
+    if "numpy" in body:
+        import numpy as np
+
+        state = body["numpy"]
+        key = np.frombuffer(state["state"]["key"], dtype=np.uint32)
+        np.random.set_state({**state, "state": {**state["state"], "key": key}})  # noqa: NPY002 -- the user's generator
