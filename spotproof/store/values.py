@@ -100,7 +100,7 @@ def item_from_wire(wire: Mapping[str, Mapping[str, Any]]) -> Item:
 
 
 def _number(value: float, *, path: str) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
+    if not (isinstance(value, int) or math.isfinite(value)):
         raise StoreError(f"{path}: {value} has no form in the table", next_step="leave it out or store it as text")
     # repr of a float is the shortest text that reads back as the same float: never more than 17 digits.
     exact = Decimal(value) if isinstance(value, int) else Decimal(repr(value))

@@ -1,0 +1,110 @@
+"""The one place that imports boto3 and makes clients: lazily, once per service, with time-outs chosen for their place.
+
+Endpoints come from AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_<SERVICE>, credentials and region from where boto3 finds them.
+DynamoDB and S3 clients try a call once: `store.retry` tries again, with the caller's deadline. The others try three
+times by themselves, because their callers act once and leave the rest to the sweep.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["ClientSettings", "Clients"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Time-outs and tries of one service's client."""
+
+    connect_s: float
+    read_s: float
+    tries: int
+    connections: int = 10
+
+
+# A control call has to fit into a Lambda's run several times over; a notice has two minutes in all.
+_CONTROL: Final = ClientSettings(connect_s=2, read_s=5, tries=3)
+_SETTINGS: Final[dict[str, ClientSettings]] = {
+    "dynamodb": ClientSettings(connect_s=2, read_s=5, tries=1),
+    # A chunk of 64 MiB on a slow minute; S3 answers a PUT only when it has all of it.
+    "s3": ClientSettings(connect_s=2, read_s=20, tries=1, connections=32),
+    # An instant fleet answers when it has launched: AWS takes up to half a minute for a large one.
+    "ec2": ClientSettings(connect_s=2, read_s=30, tries=3),
+    "ssm": _CONTROL,
+    "sns": _CONTROL,
+    "sqs": _CONTROL,
+    "sts": _CONTROL,
+    "cloudwatch": _CONTROL,
+}
+
+
+class Clients:
+    """Clients of one process, made on first use and shared by its threads.
+
+    `region` overrides what the environment says.
+    """
+
+    def __init__(self, *, region: str | None = None) -> None:
+        self._region = region
+        self._made: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, service: str) -> Any:
+        """Return the low-level client of a service named in this file; KeyError for another: choose its time-outs."""
+        settings = _SETTINGS[service]
+        with self._lock:  # making a client is not thread-safe in boto3, using one is
+            if service not in self._made:
+                self._made[service] = self._make(service, settings)
+            return self._made[service]
+
+    @property
+    def dynamodb(self) -> Any:
+        """DynamoDB, for `DynamoTable`."""
+        return self.get("dynamodb")
+
+    @property
+    def s3(self) -> Any:
+        """S3, for `S3Objects`."""
+        return self.get("s3")
+
+    @property
+    def ec2(self) -> Any:
+        """EC2."""
+        return self.get("ec2")
+
+    @property
+    def ssm(self) -> Any:
+        """SSM, for the flush order."""
+        return self.get("ssm")
+
+    @property
+    def sns(self) -> Any:
+        """SNS, for notifications."""
+        return self.get("sns")
+
+    @property
+    def sqs(self) -> Any:
+        """SQS, for the repair queue."""
+        return self.get("sqs")
+
+    @property
+    def sts(self) -> Any:
+        """STS, to say who we are."""
+        return self.get("sts")
+
+    def _make(self, service: str, settings: ClientSettings) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=settings.connect_s,
+            read_timeout=settings.read_s,
+            retries={"mode": "standard", "total_max_attempts": settings.tries},
+            max_pool_connections=settings.connections,
+            tcp_keepalive=True,
+        )
+        # A session of its own: the default one is shared by everybody who imports boto3, and not thread-safe.
+        session: Any = boto3.session.Session(region_name=self._region)
+        return session.client(service, config=config)
