@@ -1,7 +1,10 @@
 # One command per thing that a person does here. `make help` lists them.
 # Everything is made inside this folder: .venv (Python), node_modules (CDK CLI, DynamoDB Local), .cache (wheels, caches).
 
-SHELL := bash
+SHELL := $(or $(wildcard /bin/bash),bash)
+# An empty environment has no PATH; make looks for programs before a shell could fill it in.
+PATH ?= /usr/local/bin:/usr/bin:/bin
+export PATH
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
