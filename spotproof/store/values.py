@@ -106,11 +106,12 @@ def _number(value: float, *, path: str) -> str:
     exact = Decimal(value) if isinstance(value, int) else Decimal(repr(value))
     if exact == 0:
         return "0"
-    if len(exact.normalize().as_tuple().digits) > _MAX_DIGITS or not _MIN_EXPONENT <= exact.adjusted() <= _MAX_EXPONENT:
+    digits = "".join(map(str, exact.as_tuple().digits)).rstrip("0")
+    if len(digits) > _MAX_DIGITS or not _MIN_EXPONENT <= exact.adjusted() <= _MAX_EXPONENT:
         raise StoreError(
             f"{path}: {value} needs more digits or range than the table keeps", next_step="store it as text"
         )
-    return format(exact, "f") if exact == exact.to_integral_value() else str(exact)
+    return str(int(exact)) if exact == exact.to_integral_value() else str(exact)
 
 
 def _from_number(text: str) -> int | float:
