@@ -1,0 +1,100 @@
+"""What was measured, from outside the product: the input of every verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rehearsal.auditor import Commit
+from rehearsal.losses import Line, Segment, segments
+
+
+class DepartureKind(StrEnum):
+    """How a node went."""
+
+    NOTICE = "notice"
+    SILENT = "silent"
+    FROZEN = "frozen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A node that the script took away. `good_step` is the newest undamaged commit at that moment (0: none)."""
+
+    act: str
+    kind: DepartureKind
+    instance: str
+    at: float
+    good_step: int
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """An instance that was launched, as the account knows it at the end."""
+
+    instance: str
+    tags: Mapping[str, str]
+    launched_at: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What was deployed and not used; every tuple must be empty."""
+
+    gate_findings: tuple[str, ...]
+    rules_silent: tuple[str, ...]
+    queues_unused: tuple[str, ...]
+    functions_unused: tuple[str, ...]
+    document_steps_unused: tuple[str, ...]
+    resources: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that one rehearsal measured. `interval_steps` is the committed interval that the run asked for."""
+
+    run: str
+    steps: int
+    interval_steps: int
+    reference: tuple[Line, ...]
+    lines: tuple[Line, ...]
+    departures: tuple[Departure, ...]
+    commits: tuple[Commit, ...]
+    audit_problems: tuple[str, ...]
+    machines: tuple[Machine, ...]
+    left_running: tuple[str, ...]
+    coverage: Coverage | None
+    woken_committed: tuple[Commit, ...]  # commits of a frozen node's generation after its replacement had joined
+    woken_ended: bool | None  # whether the woken node ended by itself; None: nobody was frozen
+    run_status: str
+    dead_letters: Mapping[str, int]
+    plane_problems: tuple[str, ...]
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What each process trained."""
+        return segments(self.lines)
+
+
+def around(evidence: Evidence, departure: Departure) -> tuple[Segment, Segment] | None:
+    """The segment that ended with this departure and the next one; None if nobody went on after it.
+
+    A frozen node may train a few steps after it woke: they count for no one, so the old segment ends where the next
+    one begins.
+    """
+    found = evidence.segments()
+    before = [s for s in found if s.lines[0].at <= departure.at]
+    after = [s for s in found if s.lines[0].at > departure.at]
+    if not before or not after:
+        return None
+    old, new = before[-1], after[0]
+    kept = tuple(line for line in old.lines if line.at <= new.lines[0].at)
+    return Segment(pid=old.pid, lines=kept), new
+
+
+def steps_lost(evidence: Evidence, departure: Departure) -> int | None:
+    """Optimizer steps that had to be trained again because of this departure; None if nobody went on."""
+    pair = around(evidence, departure)
+    return None if pair is None else pair[0].last - (pair[1].first - 1)

@@ -1,0 +1,127 @@
+"""Each verdict can fail: good evidence passes all of them, and each spoilt piece fails the one that watches it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rehearsal import verdicts
+from rehearsal.auditor import Commit
+from rehearsal.evidence import Coverage, Departure, DepartureKind, Evidence, Machine, steps_lost
+from rehearsal.losses import Line
+from spotproof.contract import tags
+
+
+def line(step: int, *, pid: int, at: float) -> Line:
+    return Line(step=step, loss=float(1 / step).hex(), samples=(step,), at=at, pid=pid)
+
+
+def span(first: int, last: int, *, pid: int, at: float) -> list[Line]:
+    return [line(step, pid=pid, at=at + step - first) for step in range(first, last + 1)]
+
+
+def commit(generation: int, step: int, *, at: float) -> Commit:
+    return Commit(generation=generation, step=step, manifest_key="m", chunks=("c",), image_digest="d", seen_at=at)
+
+
+REFERENCE = tuple(span(1, 60, pid=1, at=0))
+LINES = (
+    *span(1, 20, pid=10, at=100),  # noticed at 120, flushed step 20
+    *span(21, 37, pid=11, at=200),  # dies silently at 217, newest commit 30
+    *span(31, 47, pid=12, at=300),  # frozen at 317, newest whole commit 40
+    *span(41, 60, pid=13, at=400),
+)
+COVERAGE = Coverage(
+    gate_findings=(),
+    rules_silent=(),
+    queues_unused=(),
+    functions_unused=(),
+    document_steps_unused=(),
+    resources=60,
+)
+
+
+def departure(act: str, kind: DepartureKind, *, at: float, good: int, damaged: bool = False) -> Departure:
+    return Departure(act=act, kind=kind, instance=f"i-{act}", at=at, good_step=good, damaged=damaged)
+
+
+GOOD = Evidence(
+    run="demo",
+    steps=60,
+    interval_steps=10,
+    reference=REFERENCE,
+    lines=LINES,
+    departures=(
+        departure("a", DepartureKind.NOTICE, at=120, good=20),
+        departure("b", DepartureKind.SILENT, at=217, good=30),
+        departure("c", DepartureKind.FROZEN, at=317, good=40, damaged=True),
+    ),
+    commits=(commit(1, 20, at=121), commit(2, 30, at=210), commit(3, 40, at=312), commit(4, 60, at=420)),
+    audit_problems=(),
+    machines=tuple(
+        Machine(
+            instance=name,
+            tags=tags.of_launch(stack="s", run="demo", launch=1),
+            launched_at=0,
+            state="terminated",
+        )
+        for name in ("i-a", "i-b", "i-c", "i-d")
+    ),
+    left_running=(),
+    coverage=COVERAGE,
+    woken_committed=(),
+    woken_ended=True,
+    run_status="done",
+    dead_letters={"urgent": 0},
+    plane_problems=(),
+)
+
+
+def failed(evidence: Evidence) -> set[str]:
+    return {verdict.name for verdict in verdicts.judge(evidence) if not verdict.passed}
+
+
+def test_good_evidence_passes_every_verdict() -> None:
+    judged = verdicts.judge(GOOD)
+    assert [v for v in judged if not v.passed] == []
+    assert len(judged) == 14
+
+
+def test_lost_steps_are_counted_from_what_ran() -> None:
+    assert [steps_lost(GOOD, d) for d in GOOD.departures] == [0, 7, 7]
+
+
+SPOILT: list[tuple[dict[str, Any], set[str]]] = [
+    ({"lines": (*LINES[:20], *span(19, 37, pid=11, at=200), *LINES[37:])}, {verdicts.NOTHING_LOST}),
+    ({"interval_steps": 6}, {verdicts.SILENT_LOSS}),
+    ({"lines": tuple(span(1, 60, pid=10, at=100)), "departures": ()}, {verdicts.ONE_REPLACEMENT}),
+    (
+        {"departures": (*GOOD.departures[:2], dataclasses.replace(GOOD.departures[2], good_step=30))},
+        {verdicts.WHOLE_ONLY},
+    ),
+    (
+        {"lines": (*LINES[:5], dataclasses.replace(LINES[5], loss=float(7).hex()), *LINES[6:])},
+        {verdicts.BIT_EQUAL},
+    ),
+    ({"lines": (*LINES[:5], dataclasses.replace(LINES[5], samples=(0,)), *LINES[6:])}, {verdicts.SAMPLES}),
+    ({"machines": (*GOOD.machines, dataclasses.replace(GOOD.machines[0], instance="i-x"))}, {verdicts.ONE_REPLACEMENT}),
+    ({"woken_ended": False}, {verdicts.FENCED}),
+    ({"woken_committed": (commit(3, 50, at=410),)}, {verdicts.FENCED}),
+    ({"audit_problems": ("chunk is missing",)}, {verdicts.COMMITS}),
+    ({"machines": tuple(dataclasses.replace(m, tags={}) for m in GOOD.machines)}, {verdicts.TAGGED}),
+    ({"left_running": ("i-a",)}, {verdicts.NOTHING_LEFT}),
+    ({"run_status": "active"}, {verdicts.FINISHED}),
+    ({"lines": LINES[:-1]}, {verdicts.FINISHED, verdicts.BIT_EQUAL}),
+    ({"coverage": dataclasses.replace(COVERAGE, gate_findings=("x",))}, {verdicts.DEPLOYED}),
+    ({"coverage": dataclasses.replace(COVERAGE, rules_silent=("x",))}, {verdicts.EXERCISED}),
+    ({"coverage": dataclasses.replace(COVERAGE, document_steps_unused=("x",))}, {verdicts.EXERCISED}),
+    ({"dead_letters": {"urgent-dlq": 1}}, {verdicts.NO_SURPRISES}),
+    ({"reference": ()}, {verdicts.BIT_EQUAL, verdicts.SAMPLES}),
+]
+
+
+@pytest.mark.parametrize(("spoilt", "names"), SPOILT)
+def test_spoilt_evidence_fails_the_verdict_that_watches_it(spoilt: dict[str, Any], names: set[str]) -> None:
+    assert failed(dataclasses.replace(GOOD, **spoilt)) == names
