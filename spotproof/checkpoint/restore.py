@@ -31,7 +31,7 @@ from spotproof.checkpoint.state import (
 )
 from spotproof.checkpoint.tagged import Json
 from spotproof.contract.layout import STATE_KEY, Layout
-from spotproof.errors import BadManifest, MismatchedState
+from spotproof.errors import BadManifest, Damaged, MismatchedState
 
 _EXTRA_STATE = "_extra_state"  # torch's key for what set_extra_state gets; it may keep it, so it gets a copy
 _LISTED_MAX = 10
@@ -42,6 +42,7 @@ _CODE_CHANGED = "restore into the objects that were saved, or start a new run fr
 class Restored:
     """What came back besides the objects: the run's own counters, and each dtype that was converted by permission."""
 
+    step: int
     counters: Mapping[str, object]
     conversions: tuple[str, ...]
 
@@ -51,15 +52,17 @@ def restore(
     image: Any,  # Any: a writable buffer; map a memfd privately
     layout: Layout,
     *,
+    step: int,
     may_convert: AbstractSet[str] = frozenset(),
 ) -> Restored:
-    """Put the state in `image` into `objects`, and into the random generators of this process.
+    """Put the state in `image`, which must be that of `step`, into `objects` and the random generators of this process.
 
     `may_convert` names tensors (`model.head.weight`) whose dtype may differ between floating types.
 
     Raises:
         MismatchedState: an object, a key, a shape or a dtype differs; every difference is named, nothing has changed.
         BadManifest: the image does not hold a state document of a known format.
+        Damaged: the image is that of another step.
     """
     source = _Source(tensors=payload_views(layout, image), may_convert=may_convert)
     document = _document(source)
@@ -69,10 +72,12 @@ def restore(
     if source.problems:
         raise MismatchedState(_listed(source.problems), next_step=_CODE_CHANGED)
     counters = cast("dict[str, object]", source.decode(document["run"], "run"))
+    if counters.get("step") != step:
+        raise Damaged(f"the checkpoint of step {step} holds the state of step {counters.get('step')}")
     for plan in plans:
         plan.load()
     _restore_rng(cast("dict[str, Any]", source.decode(document["rng"], "rng")))
-    return Restored(counters=counters, conversions=tuple(source.conversions))
+    return Restored(step=step, counters=counters, conversions=tuple(source.conversions))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -139,7 +139,8 @@ class _TensorSink:
         _check_plain(tensor, path)
         if path in self.tensors or path in self.aliases:
             raise UnstorableState("two values have this one path", path=path, next_step="rename a key")
-        view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        sight = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        view = (tensor.device, tensor.data_ptr(), *sight)
         key = self._keys.setdefault(view, path) if tensor.numel() else path
         if key == path:
             self.tensors[path] = tensor.detach()

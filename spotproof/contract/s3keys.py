@@ -9,6 +9,7 @@ from spotproof.errors import BadManifest
 
 RUNS: Final = "runs/"
 _MANIFEST = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/manifest\.json")
+_FIRST_PART = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/part-00000\.json")
 
 
 def run_prefix(run: str) -> str:
@@ -52,3 +53,9 @@ def order_of_manifest(key: str) -> tuple[int, int]:
     if match is None:
         raise BadManifest(f"{key!r} is not the key of a manifest")
     return int(match[1]), int(match[2])
+
+
+def order_of_first_part(key: str) -> tuple[int, int] | None:
+    """(generation, step) if `key` is the part of rank 0, else None: one such key per checkpoint, whole or not."""
+    match = _FIRST_PART.fullmatch(key)
+    return None if match is None else (int(match[1]), int(match[2]))

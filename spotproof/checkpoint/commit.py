@@ -1,0 +1,233 @@
+"""From an image to a commit: chunks, the part, then (by whoever sees the last part) the manifest, then the pointer.
+
+Nothing is visible before everything under it is there, so the order is the safety. Each step can be done twice and by
+two processes: chunks are named by their content, part and manifest are put if absent, the pointer only rises. After a
+kill at any place, committing the same image again finishes what was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+from spotproof.checkpoint.chunks import digest, file_digest, file_of, to_send
+from spotproof.contract import s3keys
+from spotproof.contract.items import PointerItem, pointer_rank
+from spotproof.contract.manifest import Chunk, Manifest, Part, Receipt, decode_manifest, decode_part, encode
+from spotproof.contract.states import SaveKind
+from spotproof.errors import BadManifest, Damaged, Lost, Missing, Unavailable
+from spotproof.store.checkpoints import Checkpoints, is_complete
+from spotproof.store.objects import NO_DEADLINE, Objects, PutOutcome
+from spotproof.store.pointer import Pointers
+
+LAYOUT_FILE: Final = "layout.json"
+METADATA_FILE: Final = ".metadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Which checkpoint an image is, and what its receipt says."""
+
+    run: str
+    generation: int
+    step: int
+    kind: SaveKind
+    rank: int = 0
+    world: int = 1
+    samples: int = 0
+    sample_chain: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The bytes of a rank's part. `metadata` is DCP's blob, on rank 0 only (empty: none)."""
+
+    image: memoryview
+    layout: bytes
+    metadata: bytes
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What has been reached. `manifest` None: other ranks' parts are missing, one of them will finish.
+
+    `is_pointed`: the pointer names this checkpoint or a newer one. Where it is False the table did not answer; the
+    checkpoint is durable all the same, since who seals the next membership lists the manifests too.
+    """
+
+    part: Part
+    manifest: Manifest | None
+    sent_bytes: int
+    is_pointed: bool
+
+
+class Committer:
+    """Commits the checkpoints of one run. A context manager: it owns the threads that send."""
+
+    def __init__(
+        self,
+        *,
+        objects: Objects,
+        checkpoints: Checkpoints,
+        pointers: Pointers,
+        clock: Callable[[], float],
+        threads: int = 4,
+    ) -> None:
+        self._objects = objects
+        self._checkpoints = checkpoints
+        self._pointers = pointers
+        self._clock = clock
+        self._threads = threads
+        self._listed: frozenset[str] | None = None
+
+    def commit(self, part: Part, content: Content, *, kind: SaveKind, until: float = NO_DEADLINE) -> Commit:
+        """Send what `part` needs, then put the part, then finish the checkpoint if this was its last part.
+
+        `until` (time.monotonic()) bounds every request. Where another part of this rank and step is there already,
+        that one is the checkpoint's: two saves of one step are one.
+
+        Raises:
+            Superseded: a newer membership was sealed; what was sent is not part of the run.
+            Unavailable, Denied: the bucket did not take it. Committing again goes on where this ended.
+            Damaged: another manifest of this very step exists.
+        """
+        sent_bytes = self._send(part, content, until)
+        part = self._put_part(part, until)
+        is_last = self._note_part(part, kind)
+        if not is_last:
+            return Commit(part=part, manifest=None, sent_bytes=sent_bytes, is_pointed=False)
+        manifest = assemble(self._objects, part, until=until)
+        is_pointed = self._point(put_manifest(self._objects, manifest, until=until), manifest)
+        self._listed = frozenset(chunk.digest for chunk in manifest.chunks())
+        return Commit(part=part, manifest=manifest, sent_bytes=sent_bytes, is_pointed=is_pointed)
+
+    def _send(self, part: Part, content: Content, until: float) -> int:
+        listed = self._listed_digests(part.run)
+        wanted = to_send(part.image, content.image, listed=listed)
+        wanted += to_send(part.layout, memoryview(content.layout), listed=listed)
+        if part.metadata is not None:
+            wanted += to_send(part.metadata, memoryview(content.metadata), listed=listed)
+        self._send_all(part.run, wanted, until)
+        return sum(chunk.bytes for chunk, _ in wanted)
+
+    def _send_all(self, run: str, wanted: Sequence[tuple[Chunk, memoryview]], until: float) -> None:
+        """Send in order, a few at a time; the first failure ends it, so that no part is put after a missing chunk."""
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="send") as pool:
+            sends = [
+                pool.submit(self._objects.put, s3keys.blob(run, chunk.digest), data, digest=chunk.digest, until=until)
+                for chunk, data in wanted
+            ]
+            done, waiting = wait(sends, return_when=FIRST_EXCEPTION)
+            for send in waiting:
+                send.cancel()
+        for send in done:
+            send.result()
+
+    def _put_part(self, part: Part, until: float) -> Part:
+        key, data = s3keys.part(part.run, part.generation, part.step, part.rank), encode(part)
+        if self._objects.put_if_absent(key, data, digest=digest(data), until=until) is PutOutcome.DIFFERENT:
+            return decode_part(self._objects.read(key, until=until))
+        return part
+
+    def _note_part(self, part: Part, kind: SaveKind) -> bool:
+        """Whether every rank's part is there now. Where the table is silent, the listing of the bucket tells."""
+        try:
+            return is_complete(self._checkpoints.add_part(part, kind=kind, now=int(self._clock())))
+        except Unavailable:
+            prefix = s3keys.checkpoint_prefix(part.run, part.generation, part.step)
+            keys = {entry.key for entry in self._objects.list(prefix)}
+            return part_keys(part) <= keys
+
+    def _point(self, manifest_digest: str, manifest: Manifest) -> bool:
+        run, (generation, step) = manifest.run, manifest.order
+        key = s3keys.manifest(run, generation, step)
+        now = int(self._clock())
+        pointer = PointerItem(
+            run=run,
+            generation=generation,
+            step=step,
+            rank=pointer_rank(generation, step),
+            manifest_key=key,
+            manifest_digest=manifest_digest,
+            committed_at=now,
+        )
+        try:
+            self._pointers.rise(pointer, own_generation=generation)
+            self._checkpoints.committed(run, generation, step, manifest_key=key, now=now)
+        except Lost:
+            return True  # a newer checkpoint is the newest; this one is whole all the same
+        except Unavailable:
+            return False
+        return True
+
+    def _listed_digests(self, run: str) -> AbstractSet[str]:
+        """What need not be sent: the chunks of the newest committed checkpoint, unless that one is known as damaged."""
+        if self._listed is None:
+            self._listed = self._read_listed(run)
+        return self._listed
+
+    def _read_listed(self, run: str) -> frozenset[str]:
+        try:
+            pointer = self._pointers.read(run)
+            if pointer is None or (pointer.generation, pointer.step) in self._checkpoints.quarantined(run):
+                return frozenset()
+            manifest = decode_manifest(self._objects.get(pointer.manifest_key, digest=pointer.manifest_digest))
+        except (Missing, Damaged, BadManifest, Unavailable):
+            return frozenset()  # then everything is sent: more bytes, the same safety
+        return frozenset(chunk.digest for chunk in manifest.chunks())
+
+
+def make_part(save: Save, content: Content, *, image_name: str) -> Part:
+    """The part that describes `content`. Reads every byte once."""
+    image = file_of(image_name, content.image, chunk_bytes=content.chunk_bytes)
+    layout = file_of(LAYOUT_FILE, memoryview(content.layout), chunk_bytes=content.chunk_bytes)
+    metadata = file_of(METADATA_FILE, memoryview(content.metadata), chunk_bytes=content.chunk_bytes)
+    return Part(
+        run=save.run,
+        generation=save.generation,
+        step=save.step,
+        rank=save.rank,
+        world=save.world,
+        image=image,
+        layout=layout,
+        metadata=metadata if content.metadata else None,
+        receipt=Receipt(
+            rank=save.rank,
+            step=save.step,
+            samples=save.samples,
+            sample_chain=save.sample_chain,
+            state_digest=file_digest(image),
+        ),
+    )
+
+
+def part_keys(part: Part) -> AbstractSet[str]:
+    """Keys of every part of the checkpoint that `part` belongs to."""
+    return {s3keys.part(part.run, part.generation, part.step, rank) for rank in range(part.world)}
+
+
+def assemble(objects: Objects, part: Part, *, until: float = NO_DEADLINE) -> Manifest:
+    """The manifest of the checkpoint that `part` belongs to, whose parts are all in the bucket."""
+    parts = [part if rank == part.rank else _read_part(objects, part, rank, until) for rank in range(part.world)]
+    return Manifest(run=part.run, generation=part.generation, step=part.step, world=part.world, parts=tuple(parts))
+
+
+def put_manifest(objects: Objects, manifest: Manifest, *, until: float = NO_DEADLINE) -> str:
+    """Make the checkpoint exist; returns the manifest's digest. The equal one already there is success.
+
+    Raises Damaged if a different manifest has the name.
+    """
+    data = encode(manifest)
+    found = digest(data)
+    key = s3keys.manifest(manifest.run, manifest.generation, manifest.step)
+    if objects.put_if_absent(key, data, digest=found, until=until) is PutOutcome.DIFFERENT:
+        raise Damaged(f"{key} exists and describes another checkpoint of the same step")
+    return found
+
+
+def _read_part(objects: Objects, part: Part, rank: int, until: float) -> Part:
+    return decode_part(objects.read(s3keys.part(part.run, part.generation, part.step, rank), until=until))

@@ -1,0 +1,237 @@
+"""From the bucket (or this node's disk) to a verified image in memory: the newest checkpoint that is whole.
+
+Every byte is checked against its digest before it is used. Damage is recorded (quarantine), said aloud and walked
+back over; a service that does not answer is not damage and is raised.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from spotproof.checkpoint.arena import sealed_memory
+from spotproof.checkpoint.candidates import Candidate, Facts, Order, Ranked, Source, rank
+from spotproof.checkpoint.chunks import digest, placed
+from spotproof.checkpoint.commit import assemble, part_keys, put_manifest
+from spotproof.checkpoint.localcopy import LocalCopies
+from spotproof.contract import layout, s3keys
+from spotproof.contract.items import PointerItem, Quarantine
+from spotproof.contract.manifest import Chunk, File, Manifest, Part, decode_manifest, decode_part
+from spotproof.errors import BadManifest, Damaged, Missing, NoLoadableCheckpoint
+from spotproof.store.checkpoints import Checkpoints
+from spotproof.store.members import Memberships
+from spotproof.store.objects import Objects
+from spotproof.store.pointer import Pointers
+
+ReadChunk = Callable[[Chunk], bytes]
+"""The chunk's bytes, which have its digest. Raises Damaged or Missing."""
+
+_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The stores that a choice reads."""
+
+    objects: Objects
+    checkpoints: Checkpoints
+    pointers: Pointers
+    memberships: Memberships
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A verified image. `image_fd` is a memfd that the receiver closes. `pointer` is the pointer at the choice: the
+    seal checks that it has not moved. `manifest` is None for a staged copy that is not committed."""
+
+    order: Order
+    source: Source
+    part: Part
+    manifest: Manifest | None
+    manifest_digest: str
+    image_fd: int
+    layout: bytes
+    pointer: PointerItem | None
+    skipped: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    part: Part
+    manifest: Manifest | None
+    manifest_digest: str
+
+
+class Fetcher:
+    """Chooses and reads checkpoints of one run, for one rank."""
+
+    def __init__(
+        self,
+        *,
+        stores: Stores,
+        run: str,
+        clock: Callable[[], float],
+        rank: int = 0,
+        local: LocalCopies | None = None,
+        threads: int = 8,
+    ) -> None:
+        self._stores = stores
+        self._run = run
+        self._clock = clock
+        self._rank = rank
+        self._local = local
+        self._threads = threads
+
+    def newest(self) -> Fetched | None:
+        """The newest whole checkpoint, verified; None if the run never had one: it starts at step 0.
+
+        Raises:
+            NoLoadableCheckpoint: the run has checkpoints and none of them is whole; every reason is in the message.
+            Unavailable, Denied: the bucket or the table does not answer.
+        """
+        began_at = time.monotonic()
+        pointer = self._stores.pointers.read(self._run)
+        ranked = self._rank_all(pointer)
+        skipped = list(ranked.passed_over)
+        for candidate in ranked.candidates:
+            try:
+                described = self._describe(candidate, pointer)
+                read = self._reader(candidate)
+                layout_bytes, image_fd = self._read(described.part, read)
+            except (BadManifest, Damaged, Missing) as error:
+                skipped.append(self._quarantine(candidate, error))
+                continue
+            return Fetched(
+                order=candidate.order,
+                source=candidate.source,
+                part=described.part,
+                manifest=described.manifest,
+                manifest_digest=described.manifest_digest,
+                image_fd=image_fd,
+                layout=layout_bytes,
+                pointer=pointer,
+                skipped=tuple(skipped),
+                seconds=time.monotonic() - began_at,
+            )
+        if ranked.had_checkpoint:
+            raise NoLoadableCheckpoint(
+                f"run {self._run} has checkpoints but none can be loaded: {'; '.join(skipped) or 'all are gone'}",
+                next_step="restore the objects from the bucket's versions, or start a new run",
+            )
+        return None
+
+    def _rank_all(self, pointer: PointerItem | None) -> Ranked:
+        """Read everything that the choice depends on, then choose."""
+        manifests, parts = self._listed()
+        staged = {copy.order for copy in self._local.find() if copy.rank == self._rank} if self._local else set()
+        generations = {order[0] for order in manifests | parts | staged}
+        if pointer is not None:
+            generations.add(pointer.generation)
+        sealed = {g + 1: self._stores.memberships.generation(self._run, g + 1) for g in sorted(generations)}
+        starts = {
+            number: None if one.start_generation is None else (one.start_generation, one.start_step or 0)
+            for number, one in sealed.items()
+            if one is not None
+        }
+        return rank(
+            Facts(
+                manifests=manifests,
+                parts=parts,
+                staged=staged,
+                pointer=None if pointer is None else (pointer.generation, pointer.step),
+                quarantined=self._stores.checkpoints.quarantined(self._run),
+                starts=starts,
+            )
+        )
+
+    def _listed(self) -> tuple[set[Order], set[Order]]:
+        """(checkpoints with a manifest, checkpoints without one whose parts are all there)."""
+        keys = {entry.key for entry in self._stores.objects.list(s3keys.checkpoints_prefix(self._run))}
+        manifests = {s3keys.order_of_manifest(key) for key in keys if s3keys.is_manifest(key)}
+        firsts = {order: key for key in keys if (order := s3keys.order_of_first_part(key)) and order not in manifests}
+        return manifests, {order for order, key in firsts.items() if self._is_whole(key, keys)}
+
+    def _is_whole(self, first_part: str, keys: set[str]) -> bool:
+        try:
+            return part_keys(decode_part(self._stores.objects.read(first_part))) <= keys
+        except (BadManifest, Damaged, Missing):
+            return False
+
+    def _describe(self, candidate: Candidate, pointer: PointerItem | None) -> _Described:
+        if candidate.source is Source.STAGED:
+            return _Described(part=self._staged_part(candidate.order), manifest=None, manifest_digest="")
+        manifest, found = self._manifest(candidate, pointer)
+        if (manifest.run, manifest.order) != (self._run, candidate.order):
+            raise Damaged(f"the manifest describes run {manifest.run} {manifest.order}")
+        if self._rank >= manifest.world:
+            raise Damaged(f"missing shard: rank {self._rank} of {manifest.world}")
+        return _Described(part=manifest.parts[self._rank], manifest=manifest, manifest_digest=found)
+
+    def _manifest(self, candidate: Candidate, pointer: PointerItem | None) -> tuple[Manifest, str]:
+        generation, step = candidate.order
+        objects = self._stores.objects
+        if candidate.source is Source.PARTS:
+            first = decode_part(objects.read(s3keys.part(self._run, generation, step, 0)))
+            manifest = assemble(objects, first)
+            return manifest, put_manifest(objects, manifest)
+        key = s3keys.manifest(self._run, generation, step)
+        if pointer is not None and candidate.order == (pointer.generation, pointer.step):
+            data = objects.get(key, digest=pointer.manifest_digest)
+        else:
+            data = objects.read(key)
+        return decode_manifest(data), digest(data)
+
+    def _staged_part(self, order: Order) -> Part:
+        for copy in self._local.find() if self._local else ():
+            if copy.order == order and copy.rank == self._rank:
+                return copy.part()
+        raise Missing(f"the local copy of {order} is gone")
+
+    def _reader(self, candidate: Candidate) -> ReadChunk:
+        """Chunks from the bucket; of a staged copy from this disk."""
+        if candidate.source is Source.STAGED and self._local is not None:
+            return self._local.reader(candidate.order, self._rank)
+        objects, run = self._stores.objects, self._run
+        return lambda chunk: objects.get(s3keys.blob(run, chunk.digest), digest=chunk.digest)
+
+    def _read(self, part: Part, read: ReadChunk) -> tuple[bytes, int]:
+        """(layout, memfd with the image). The memfd is closed if anything fails."""
+        layout_bytes = b"".join(read(chunk) for chunk in part.layout.chunks)
+        expected = layout.decode(layout_bytes).image_bytes
+        if expected != part.image.bytes:
+            raise Damaged(f"the image has {part.image.bytes} bytes, its layout says {expected}")
+        with ExitStack() as on_failure:
+            image_fd = sealed_memory(part.image.bytes, name=f"restore-{part.step}")
+            on_failure.callback(os.close, image_fd)
+            with mmap.mmap(image_fd, part.image.bytes) as image:
+                self._fill(image, part.image, read)
+            on_failure.pop_all()
+        return layout_bytes, image_fd
+
+    def _fill(self, image: mmap.mmap, file: File, read: ReadChunk) -> None:
+        def place(where: tuple[int, Chunk]) -> None:
+            offset, chunk = where
+            data = read(chunk)
+            if len(data) != chunk.bytes:
+                raise Damaged(f"chunk {chunk.digest[:16]} has {len(data)} bytes, the manifest says {chunk.bytes}")
+            image[offset : offset + chunk.bytes] = data
+
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="fetch") as pool:
+            for _ in pool.map(place, placed(file)):
+                pass
+
+    def _quarantine(self, candidate: Candidate, error: Exception) -> str:
+        """Record that the checkpoint is damaged; returns the text for people. A staged copy is only passed over."""
+        generation, step = candidate.order
+        reason = str(error)[:_REASON_CHARACTERS]
+        if candidate.source is not Source.STAGED:
+            self._stores.checkpoints.quarantine(
+                Quarantine(run=self._run, generation=generation, step=step, reason=reason, found_at=int(self._clock()))
+            )
+        return f"generation {generation} step {step}: {reason}"
