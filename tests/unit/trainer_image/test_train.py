@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_image import train
 
@@ -17,9 +18,12 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.torch
 
 # spotproof cannot be imported in this child: an untracked training must not need it.
-WITHOUT_SPOTPROOF = (
-    "import sys, runpy; sys.modules['spotproof'] = None; runpy.run_path(sys.argv[0], run_name='__main__')"
-)
+WITHOUT_SPOTPROOF = """
+import runpy, sys
+sys.argv[0] = "trainer_image/train.py"
+sys.modules["spotproof"] = None
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def trained(folder: Path, name: str, *, steps: int, seed: int = 1) -> list[dict[str, object]]:
@@ -43,7 +47,7 @@ def test_the_default_length_is_more_than_one_epoch_and_each_has_its_own_order() 
     torch.manual_seed(0)
     per_epoch = len(train.windows()) // train.BATCH
     assert 300 > 2 * per_epoch > 0
-    loader = train.DataLoader(train.TensorDataset(torch.arange(10)), batch_size=2, shuffle=True)
+    loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=2, shuffle=True)
     taken = torch.cat([batch for (batch,) in train.Untracked().batches(loader, steps=10)]).tolist()
     assert sorted(taken[:10]) == sorted(taken[10:]) == [*range(10)]
     assert taken[:10] != taken[10:]
