@@ -55,7 +55,16 @@ class Launches:
                 raise
             return stands
 
-    def answer(self, run: str, number: int, *, instances: tuple[str, ...], errors: tuple[str, ...], now: int) -> Launch:
+    def answer(
+        self,
+        run: str,
+        number: int,
+        *,
+        instances: tuple[str, ...],
+        errors: tuple[str, ...],
+        now: int,
+        pools: tuple[str, ...] = (),
+    ) -> Launch:
         """Write what CreateFleet answered; the same answer again is success.
 
         Raises Lost if another answer stands (a replay by somebody else was faster): act on that one, and amend it
@@ -66,6 +75,7 @@ class Launches:
             set={
                 "state": LaunchState.ANSWERED.value,
                 "instances": list(instances),
+                "pools": list(pools),
                 "errors": list(errors),
                 "answered_at": now,
             },

@@ -54,7 +54,7 @@ class Objects(Protocol):
         """Store `data` if nothing has that key; of several at once exactly one creates."""
 
     def get(self, key: str, *, digest: str, until: float = NO_DEADLINE) -> bytes:
-        """Return the object's bytes, which have this digest. Raises Damaged if they do not, Missing if there is none."""
+        """Return the object's bytes. Raises Damaged if they do not have this digest, Missing if there is none."""
 
     def read(self, key: str, *, until: float = NO_DEADLINE) -> bytes:
         """Return the object's bytes where no digest is known beforehand: a manifest or part found by listing.

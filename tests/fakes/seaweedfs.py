@@ -112,8 +112,4 @@ def seaweedfs() -> Iterator[str]:
                 wait_until_it_answers(url, process, log)
                 yield url
             finally:
-                process.terminate()
-                try:
-                    process.wait(timeout=10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+                process.kill()  # it takes ten seconds to end politely, and nothing of it is kept
