@@ -1,0 +1,280 @@
+"""Permissions, one grant per thing that is allowed. No managed policy, no grant helper: both give more than is used.
+
+A function's grants are the calls that it makes (AWS_FACTS 9.3); the node's are what user data, the SSM agent and our
+agent need, and never a delete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aws_cdk import Aws
+
+from cdk_app.grants import Grant, arn
+from spotproof.contract import keys, s3keys, tags
+
+READ_TABLE: Final = ("dynamodb:GetItem", "dynamodb:Query")
+WRITE_TABLE: Final = ("dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem")
+CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "LIVE#*", "POOL#*", "HIST#*")
+NODE_READS: Final = ("RUN#*", "INSTANCE#*", f"{keys.NODE_PREFIX}*")
+LAUNCH: Final = ("ec2:CreateFleet", "ec2:RunInstances")
+# What the SSM agent calls to be reachable and to take a command. The managed policy also reads every parameter.
+SSM_AGENT: Final = (
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+    "ec2messages:AcknowledgeMessage",
+    "ec2messages:DeleteMessage",
+    "ec2messages:FailMessage",
+    "ec2messages:GetEndpoint",
+    "ec2messages:GetMessages",
+    "ec2messages:SendReply",
+)
+LATER_IDS: Final = "Ids are given when EC2 makes the thing, after the deployment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What exists in this stack, by ARN: the only things that functions may touch."""
+
+    stack: str
+    table: str
+    document: str
+    template: str
+    subnets: tuple[str, ...]
+    security_group: str
+    node_role: str
+    topic: str
+
+
+def leading_keys(*partitions: str) -> dict[str, Any]:
+    """Only items whose partition key has one of these forms."""
+    return {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": [*partitions]}}
+
+
+def table_of_control(reach: Reach) -> list[Grant]:
+    """Read everything; write what is the control plane's. What nodes write stays theirs."""
+    return [
+        Grant(sid="ReadTable", actions=READ_TABLE, resources=(reach.table,)),
+        Grant(
+            sid="WriteControlItems",
+            actions=(*WRITE_TABLE, "dynamodb:DeleteItem"),
+            resources=(reach.table,),
+            conditions=leading_keys(*CONTROL_PARTITIONS),
+        ),
+    ]
+
+
+def find_due_runs(reach: Reach) -> list[Grant]:
+    """The sweep reads its index and nothing else of the table."""
+    return [
+        Grant(
+            sid="FindDueRuns",
+            actions=("dynamodb:Query",),
+            resources=(reach.table,),
+            conditions=leading_keys("LIVE#*"),
+        )
+    ]
+
+
+def flush_nodes(reach: Reach) -> list[Grant]:
+    """Our document, on instances that carry our stack's tag. Two statements: a document has no such tag (IAM-02)."""
+    send = ("ssm:SendCommand",)
+    return [
+        Grant(sid="SendFlush", actions=send, resources=(reach.document,)),
+        Grant(
+            sid="SendFlushToOurNodes",
+            actions=send,
+            resources=(arn("ec2", "instance/*"),),
+            conditions={"StringEquals": {f"ssm:resourceTag/{tags.STACK}": reach.stack}},
+            because=f"{LATER_IDS}; statements on instances ask for the stack's tag.",
+        ),
+    ]
+
+
+def launch_nodes(reach: Reach) -> list[Grant]:
+    """Instances from our template, in our subnets, tagged as ours, with the one node role."""
+    tagged = {f"aws:RequestTag/{tags.MANAGED}": tags.MANAGED_TRUE, f"aws:RequestTag/{tags.STACK}": reach.stack}
+    return [
+        Grant(
+            sid="LaunchFromOurParts",
+            actions=LAUNCH,
+            resources=(reach.template, *reach.subnets, reach.security_group),
+        ),
+        Grant(
+            sid="LaunchKnownImages",
+            actions=LAUNCH,
+            resources=(arn("ec2", "image/*", account=""),),
+            conditions={"StringEquals": {"ec2:Owner": ["amazon", Aws.ACCOUNT_ID]}},
+            because="Runs pin the template version, and so the image, that they were submitted with: images of earlier"
+            " deployments must stay launchable. The owner is Amazon or this account.",
+        ),
+        Grant(
+            sid="LaunchTheirDisks",
+            actions=LAUNCH,
+            resources=(arn("ec2", "snapshot/*", account=""),),
+            because="Snapshots belong to the image; nobody knows their ids before the image is chosen.",
+        ),
+        # Without a tag condition: a template that tags spot requests cannot launch on-demand (docs/decisions), and a spot
+        # request comes into being only together with an instance, which must be tagged.
+        Grant(
+            sid="LaunchSpot",
+            actions=LAUNCH,
+            resources=(arn("ec2", "spot-instances-request/*"),),
+            because=f"{LATER_IDS}; it comes only together with an instance, which must carry our tags.",
+        ),
+        *_tagged_launch(tagged),
+        Grant(
+            sid="PassNodeRole",
+            actions=("iam:PassRole",),
+            resources=(reach.node_role,),
+            conditions={"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+        ),
+    ]
+
+
+def _tagged_launch(tagged: dict[str, str]) -> list[Grant]:
+    made = tuple(arn("ec2", kind) for kind in ("fleet/*", "instance/*", "volume/*", "network-interface/*"))
+    because = f"{LATER_IDS}; the request must carry our tags."
+    creating = {**tagged, "ec2:CreateAction": ["CreateFleet", "RunInstances"]}
+    return [
+        Grant(
+            sid="LaunchTagged",
+            actions=LAUNCH,
+            resources=made,
+            conditions={"StringEquals": tagged},
+            because=because,
+        ),
+        Grant(
+            sid="TagWhatIsLaunched",
+            actions=("ec2:CreateTags",),
+            resources=made,
+            conditions={"StringEquals": creating},
+            because=because,
+        ),
+    ]
+
+
+def see_instances() -> list[Grant]:
+    """Look at instances."""
+    return [
+        Grant(
+            sid="SeeInstances",
+            actions=("ec2:DescribeInstances",),
+            resources=("*",),
+            because="DescribeInstances knows neither resources nor conditions.",
+        )
+    ]
+
+
+def end_nodes(reach: Reach) -> list[Grant]:
+    """End only what this stack launched: hand-tagged instances carry no launch tag."""
+    return [
+        Grant(
+            sid="EndWhatWeLaunched",
+            actions=("ec2:TerminateInstances",),
+            resources=(arn("ec2", "instance/*"),),
+            conditions={
+                "StringEquals": {f"ec2:ResourceTag/{tags.STACK}": reach.stack},
+                "Null": {f"ec2:ResourceTag/{tags.LAUNCH}": "false"},
+            },
+            because=f"{LATER_IDS}; statements on instances ask for the stack's tags.",
+        )
+    ]
+
+
+def tell_people(reach: Reach) -> list[Grant]:
+    """Publish to the stack's topic."""
+    return [Grant(sid="TellPeople", actions=("sns:Publish",), resources=(reach.topic,))]
+
+
+def read_queue(queue: str) -> list[Grant]:
+    """What Lambda's poller does with the function's role."""
+    actions = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
+    return [Grant(sid="ReadQueue", actions=actions, resources=(queue,))]
+
+
+def send_to(sid: str, queue: str) -> list[Grant]:
+    """Send messages to one queue."""
+    return [Grant(sid=sid, actions=("sqs:SendMessage",), resources=(queue,))]
+
+
+def write_logs(log_group: str) -> list[Grant]:
+    """Streams of one log group; the group itself belongs to the stack."""
+    return [
+        Grant(
+            sid="WriteLogs",
+            actions=("logs:CreateLogStream", "logs:PutLogEvents"),
+            resources=(f"{log_group}:*",),
+            because="Streams of this role's own log group; their names are made at run time.",
+        )
+    ]
+
+
+def node(*, table: str, bucket: str, data_buckets: tuple[str, ...]) -> list[Grant]:
+    """The node: its own items, the stack's S3 prefix without a delete, the SSM channel, images, training data."""
+    return [
+        Grant(sid="ReadRunAndNodeItems", actions=READ_TABLE, resources=(table,), conditions=leading_keys(*NODE_READS)),
+        Grant(
+            sid="WriteNodeItems",
+            actions=WRITE_TABLE,
+            resources=(table,),
+            conditions=leading_keys(f"{keys.NODE_PREFIX}*"),
+        ),
+        *_checkpoints(bucket),
+        *_host(),
+        *(_training_data(index, name) for index, name in enumerate(data_buckets)),
+    ]
+
+
+def _checkpoints(bucket: str) -> list[Grant]:
+    return [
+        Grant(
+            sid="Checkpoints",
+            actions=("s3:GetObject", "s3:PutObject"),
+            resources=(f"{bucket}/{s3keys.RUNS}*",),
+            because="Keys carry run ids and digests; nodes of one stack trust each other, and none can delete.",
+        ),
+        Grant(
+            sid="ListCheckpoints",
+            actions=("s3:ListBucket",),
+            resources=(bucket,),
+            conditions={"StringLike": {"s3:prefix": [f"{s3keys.RUNS}*"]}},
+        ),
+    ]
+
+
+def _host() -> list[Grant]:
+    return [
+        Grant(
+            sid="SsmChannel",
+            actions=SSM_AGENT,
+            resources=("*",),
+            because="The SSM agent's channel and the registry's login know no resources.",
+        ),
+        Grant(
+            sid="ImageLogin",
+            actions=("ecr:GetAuthorizationToken",),
+            resources=("*",),
+            because="The SSM agent's channel and the registry's login know no resources.",
+        ),
+        Grant(
+            sid="PullImages",
+            actions=("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"),
+            resources=(arn("ecr", "repository/*", region="*"),),
+            because="A run names its image when it is submitted, from any repository of this account; read only.",
+        ),
+    ]
+
+
+def _training_data(index: int, bucket: str) -> Grant:
+    name = arn("s3", bucket, region="", account="")
+    return Grant(
+        sid=f"TrainingData{index}",
+        actions=("s3:GetObject", "s3:ListBucket"),
+        resources=(name, f"{name}/*"),
+        because="Training data of a bucket that the settings file names; read only.",
+    )
