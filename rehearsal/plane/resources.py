@@ -1,0 +1,170 @@
+"""What CloudFormation was told and what became of it: every resource of every stack, with its resolved properties.
+
+moto creates only the types that it knows, skips the rest with a log line and still reports CREATE_COMPLETE. Here the
+types that it lacks get a stand-in, so that all references resolve, and every resource's properties are kept as they
+were resolved, so that the rest of the plane can act on them.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from moto.cloudformation import parsing
+from moto.core.common_models import CloudFormationModel
+
+from rehearsal.plane.account import ACCOUNT_ID
+
+Properties = dict[str, Any]
+Apply = Callable[["Resource"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One deployed resource. `properties` are resolved: no Ref, no GetAtt. `model` is moto's object."""
+
+    stack: str
+    logical_id: str
+    type: str
+    physical_id: str
+    properties: Properties
+    model: Any
+
+
+class StandIn(CloudFormationModel):
+    """A resource of a type that moto does not model: it has an id and its properties, and nothing acts on it yet."""
+
+    resource_type = ""
+
+    def __init__(self, name: str, properties: Properties, region: str) -> None:
+        self.name = name
+        self.properties = properties
+        self.region = region
+
+    @property
+    def physical_resource_id(self) -> str:
+        return str(self.properties.get("Name") or self.properties.get("AlarmName") or self.name)
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return ""
+
+    @classmethod
+    def cloudformation_type(cls) -> str:  # type: ignore[override]
+        return cls.resource_type
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:  # noqa: ARG003
+        return True
+
+    def get_cfn_attribute(self, attribute_name: str) -> str:
+        """An ARN of the right service for `Arn`, the id for anything else."""
+        if not attribute_name.endswith("Arn"):
+            return self.physical_resource_id
+        service, kind = self.resource_type.split("::")[1:]
+        return f"arn:aws:{service.lower()}:{self.region}:{ACCOUNT_ID}:{kind.lower()}/{self.physical_resource_id}"
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls, resource_name: str, cloudformation_json: Properties, account_id: str, region_name: str, **kwargs: Any
+    ) -> StandIn:
+        del account_id, kwargs
+        return cls(resource_name, cloudformation_json.get("Properties", {}), region_name)
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, original_resource: StandIn, new_resource_name: str, cloudformation_json: Properties, *_: Any, **__: Any
+    ) -> StandIn:
+        del new_resource_name
+        original_resource.properties = cloudformation_json.get("Properties", {})
+        return original_resource
+
+    @classmethod
+    def delete_from_cloudformation_json(cls, *_: Any, **__: Any) -> None:
+        return None
+
+
+@functools.cache
+def stand_in(resource_type: str) -> type[StandIn]:
+    """The stand-in class of one type; moto tells resources apart by class."""
+    return type("StandIn" + resource_type.replace("::", ""), (StandIn,), {"resource_type": resource_type})
+
+
+class Deployed:
+    """Every resource that CloudFormation made in this account, newest properties first. One instance is in force.
+
+    `applied` maps a resource type to what must still be done after moto made it (see `dropped.py`).
+    """
+
+    def __init__(self, applied: dict[str, Apply]) -> None:
+        self._resources: dict[tuple[str, str], Resource] = {}
+        self._applied = applied
+
+    def note(self, made: Any, stack: str, properties: Properties) -> None:
+        resource = Resource(
+            stack=stack,
+            logical_id=str(made.logical_resource_id),
+            type=str(made.cf_resource_type),
+            physical_id=str(made.physical_resource_id),
+            properties=properties,
+            model=made,
+        )
+        self._resources[stack, resource.logical_id] = resource
+        apply = self._applied.get(resource.type)
+        if apply is not None:
+            apply(resource)
+
+    def of(self, resource_type: str, *, stack: str | None = None) -> list[Resource]:
+        """The deployed resources of one type, in order of creation."""
+        return [r for r in self if r.type == resource_type and stack in (None, r.stack)]
+
+    def stacks(self) -> list[str]:
+        return list(dict.fromkeys(stack for stack, _ in self._resources))
+
+    def get(self, stack: str, logical_id: str) -> Resource | None:
+        return self._resources.get((stack, logical_id))
+
+    def __iter__(self) -> Any:
+        return iter(list(self._resources.values()))
+
+
+PATCHED = ("resource_class_from_type", "parse_and_create_resource", "parse_and_update_resource")
+
+
+def install(deployed: Deployed) -> Callable[[], None]:
+    """Puts stand-ins and note-taking into moto's CloudFormation; returns what takes them out again."""
+    original = {name: getattr(parsing, name) for name in PATCHED}
+
+    def class_of(resource_type: str) -> Any:
+        known = resource_type in parsing.get_model_map() or resource_type.startswith("Custom::")
+        return original["resource_class_from_type"](resource_type) if known else stand_in(resource_type)
+
+    def create(logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str) -> Any:
+        made = original["parse_and_create_resource"](logical_id, resource_json, resources_map, account_id, region_name)
+        if made is not None:
+            deployed.note(made, resources_map["AWS::StackName"], resolved(resource_json, resources_map))
+        return made
+
+    def update(logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str) -> Any:
+        made = original["parse_and_update_resource"](logical_id, resource_json, resources_map, account_id, region_name)
+        if made is not None:
+            deployed.note(made, resources_map["AWS::StackName"], resolved(resource_json, resources_map))
+        return made
+
+    for name, replacement in zip(PATCHED, (class_of, create, update), strict=True):
+        setattr(parsing, name, replacement)
+
+    def uninstall() -> None:
+        for name, function in original.items():
+            setattr(parsing, name, function)
+
+    return uninstall
+
+
+def resolved(resource_json: Properties, resources_map: Any) -> Properties:
+    """The resource's properties with every reference replaced by what it refers to."""
+    cleaned: Properties = parsing.clean_json(copy.deepcopy(resource_json.get("Properties", {})), resources_map)
+    return cleaned
