@@ -25,8 +25,15 @@ RUNTIME: Final = lambda_.Runtime.PYTHON_3_14
 PYTHON: Final = "3.14"
 PLATFORM: Final = "aarch64-manylinux2014"
 # The rooms of spotproof that functions may import (R11 in the import rules).
-OURS: Final = ("spotproof/__init__.py", "spotproof/errors.py", "spotproof/contract", "spotproof/plan", "spotproof/report",
-               "spotproof/store", "lambdas")  # fmt: skip
+OURS: Final = (
+    "spotproof/__init__.py",
+    "spotproof/errors.py",
+    "spotproof/contract",
+    "spotproof/plan",
+    "spotproof/report",
+    "spotproof/store",
+    "lambdas",
+)
 INSTALLERS_NOTES: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 NOT_SHIPPED: Final = ("__pycache__", "*.pyc", "requirements.txt")
 

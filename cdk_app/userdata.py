@@ -1,4 +1,4 @@
-"""Fills cdk_app/userdata.sh: contract names and what only the deployment knows. The shell fills in the instance's own."""
+"""Fills cdk_app/userdata.sh: contract names, and what the deployment knows. The shell adds what the instance knows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _WORD = re.compile(r"@([a-z_]+)@")
 def render(*, stack: str, table: str, bucket: str, region: str, log_group: str, strict_metadata: bool) -> str:
     """The script that every instance runs at boot. Values may be CloudFormation tokens.
 
-    With `strict_metadata` the trainer gets a network namespace of its own, from which a hop limit of 1 keeps the metadata
-    service out of reach; else it shares the host's, which collectives between nodes want.
+    With `strict_metadata` the trainer gets a network namespace of its own, from which a hop limit of 1 keeps the
+    metadata service out of reach; else it shares the host's, which collectives between nodes want.
     """
     node = NodeSettings(
         stack=stack,

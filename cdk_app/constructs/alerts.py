@@ -96,7 +96,7 @@ class Alarms(Construct):
             evaluation_periods=1,
             comparison_operator=cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
-            alarm_description="The sweep has not run for five minutes: lost events are not repaired. Look at its schedule.",
+            alarm_description="The sweep has not run for five minutes, so lost events stay lost. Look at its schedule.",
         ).add_alarm_action(self._ring)
 
     def _alarm(self, name: str, metric: cloudwatch.IMetric, *, threshold: int, says: str) -> None:

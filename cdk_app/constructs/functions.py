@@ -1,4 +1,4 @@
-"""The functions of names.FUNCTIONS: one zip, one role each with the calls that it makes, their queues and the schedule."""
+"""The functions of names.FUNCTIONS: one zip, a role each with the calls that it makes, queues and the schedule."""
 
 from __future__ import annotations
 
@@ -52,12 +52,7 @@ class Functions(Construct):
     def _function(self, row: FunctionRow) -> lambda_.Function:
         own = Construct(self, row.function.value.title())
         log = log_group(own, "Log", days=self._log_days)
-        role = grants.role(
-            own,
-            "Role",
-            principal=iam.ServicePrincipal("lambda.amazonaws.com"),
-            grants=[*policies.write_logs(arn_of(log)), *self._grants(row)],
-        )
+        role = _role(own, [*policies.write_logs(arn_of(log)), *self._grants(row)])
         function = lambda_.Function(
             own,
             "Function",
@@ -69,7 +64,7 @@ class Functions(Construct):
             timeout=Duration.seconds(row.timeout_s),
             memory_size=row.memory_mib,
             environment=self._environment(row).to_env(),
-            role=role.without_policy_updates(),  # what CDK's constructs would add by themselves stays out
+            role=role,
             log_group=log,
         )
         if row.queue is None:
@@ -137,6 +132,12 @@ class Functions(Construct):
                 ),
             ),
         )
+
+
+def _role(own: Construct, given: list[Grant]) -> iam.IRole:
+    """A role with these grants. Handed on by its ARN, so that no construct adds permissions by itself."""
+    made = grants.role(own, "Role", principal=iam.ServicePrincipal("lambda.amazonaws.com"), grants=given)
+    return iam.Role.from_role_arn(own, "Closed", made.role_arn, mutable=False)
 
 
 def _feed(own: Construct, function: lambda_.Function, row: FunctionRow, queue: str) -> None:

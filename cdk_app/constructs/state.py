@@ -50,8 +50,8 @@ class State(Construct):
         acknowledge(
             self.bucket,
             "S1",
-            "Only the stack's own roles reach this bucket, and every write of theirs is recorded in the table; an access"
-            " log of chunk traffic would need a second retained bucket. Switch on CloudTrail data events where required.",
+            "Only the stack's own roles reach this bucket, and what they commit is recorded in the table; an access log"
+            " of chunk traffic would need a second retained bucket. Switch on CloudTrail data events where required.",
         )
 
 
