@@ -36,6 +36,7 @@ class Head:
     status: RunStatus
     cause: Cause | None = None
     reason: str = ""  # for people, at most 200 characters
+    status_at: int = 0  # when it got this status
     slots: int = 1
     order: str | None = None  # id of the newest flush order
     order_kind: NoticeKind | None = None
@@ -81,7 +82,8 @@ class Launch:
     market: Market
     made_at: int
     instances: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()  # `type#az#market:code`
+    pools: tuple[str, ...] = ()  # `type#az#market` of each of the instances that the answer named
+    errors: tuple[str, ...] = ()  # `type#az#market:code`; `*:code`: the whole request was refused
     answered_at: int | None = None
 
 

@@ -29,7 +29,7 @@ class Heads:
         item = self._table.get(keys.head(run))
         return None if item is None else from_item(Head, item)
 
-    def move(self, seen: Head, to: RunStatus, *, cause: Cause | None = None, reason: str = "") -> Head:
+    def move(self, seen: Head, to: RunStatus, *, cause: Cause | None = None, reason: str = "", now: int) -> Head:
         """Move the run from the status that was seen to `to`; having been moved there already is success.
 
         Raises Lost if it has left that status for another one: read again and decide again. Raises StoreError for a
@@ -39,7 +39,8 @@ class Heads:
             raise StoreError(f"run {seen.run}: {seen.status} does not become {to}", next_step="start a new run")
         change = Update(
             key=keys.head(seen.run),
-            set={"status": to.value, "reason": reason[:_REASON_CHARACTERS]} | ({"cause": cause.value} if cause else {}),
+            set={"status": to.value, "reason": reason[:_REASON_CHARACTERS], "status_at": now}
+            | ({"cause": cause.value} if cause else {}),
             remove=() if cause else ("cause",),
             when=Eq("status", seen.status.value),
         )
