@@ -177,6 +177,8 @@ class Expression:
         return " ".join(f"{word} {', '.join(parts)}" for word, parts in clauses if parts)
 
     def _joined(self, word: str, parts: tuple[Condition, ...]) -> str:
+        if len(parts) == 1:  # DynamoDB refuses redundant parentheses
+            return self.condition(parts[0])
         return "(" + word.join(self.condition(part) for part in parts) + ")"
 
 

@@ -132,8 +132,8 @@ class AllOf:
 
     conditions: tuple[Condition, ...]
 
-    def __init__(self, *conditions: Condition) -> None:
-        object.__setattr__(self, "conditions", conditions)
+    def __init__(self, first: Condition, *others: Condition) -> None:
+        object.__setattr__(self, "conditions", (first, *others))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -142,8 +142,8 @@ class AnyOf:
 
     conditions: tuple[Condition, ...]
 
-    def __init__(self, *conditions: Condition) -> None:
-        object.__setattr__(self, "conditions", conditions)
+    def __init__(self, first: Condition, *others: Condition) -> None:
+        object.__setattr__(self, "conditions", (first, *others))
 
 
 Condition = Eq | Ne | Lt | Le | Gt | Ge | Absent | Exists | Contains | Lacks | AllOf | AnyOf

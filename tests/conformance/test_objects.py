@@ -27,7 +27,7 @@ def test_what_was_put_comes_back(objects: Objects, run: str, data: bytes) -> Non
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
-def test_any_buffer_can_be_put(objects: Objects, run: str, kind: type[bytearray] | type[memoryview]) -> None:
+def test_any_buffer_can_be_put(objects: Objects, run: str, kind: type[bytearray | memoryview]) -> None:
     objects.put(f"runs/{run}/a", kind(BINARY), digest=digest_of(BINARY))
     assert objects.put_if_absent(f"runs/{run}/b", kind(SMALL), digest=digest_of(SMALL)) is PutOutcome.CREATED
     assert objects.read(f"runs/{run}/a") == BINARY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -103,20 +104,22 @@ def test_a_run_is_made_once(table: Table, run: str) -> None:
 
 def test_a_status_moves_only_from_where_it_was_seen(table: Table, run: str) -> None:
     heads, seen = Heads(table), head_of(table, run)
-    paused = heads.move(seen, RunStatus.PAUSED, cause=Cause.BUDGET, reason="r" * 500)
+    paused = heads.move(seen, RunStatus.PAUSED, cause=Cause.BUDGET, reason="r" * 500, now=100)
     assert (paused.status, paused.cause, len(paused.reason)) == (RunStatus.PAUSED, Cause.BUDGET, 200)
-    assert heads.move(seen, RunStatus.PAUSED, cause=Cause.USER) == paused  # done already, the first cause stays
+    assert (
+        heads.move(seen, RunStatus.PAUSED, cause=Cause.USER, now=200) == paused
+    )  # done already, the first cause stays
     with pytest.raises(Lost):
-        heads.move(seen, RunStatus.BLOCKED)
-    active = heads.move(paused, RunStatus.ACTIVE)
-    assert (active.status, active.cause, active.reason) == (RunStatus.ACTIVE, None, "")
+        heads.move(seen, RunStatus.BLOCKED, now=200)
+    active = heads.move(paused, RunStatus.ACTIVE, now=NOW + 10)
+    assert (active.status, active.cause, active.reason, active.status_at) == (RunStatus.ACTIVE, None, "", NOW + 10)
 
 
 def test_a_done_run_stays_done(table: Table, run: str) -> None:
     heads = Heads(table)
-    done = heads.move(head_of(table, run), RunStatus.DONE)
+    done = heads.move(head_of(table, run), RunStatus.DONE, now=NOW)
     with pytest.raises(StoreError, match="does not become"):
-        heads.move(done, RunStatus.ACTIVE)
+        heads.move(done, RunStatus.ACTIVE, now=NOW)
 
 
 def test_a_second_flush_order_has_to_see_the_first(table: Table, run: str) -> None:
@@ -134,7 +137,7 @@ def test_a_second_flush_order_has_to_see_the_first(table: Table, run: str) -> No
 def test_a_head_with_the_largest_order_is_under_1_kb(table: Table, run: str) -> None:
     heads = Heads(table)
     seen = head_of(table, run, slots=1000)
-    seen = heads.move(seen, RunStatus.BLOCKED, cause=Cause.CONFIGURATION, reason="r" * 200)
+    seen = heads.move(seen, RunStatus.BLOCKED, cause=Cause.CONFIGURATION, reason="r" * 200, now=NOW)
     heads.order_flush(seen, order("o" * 64, *range(1000)))
     item = table.get(keys.head(run))
     assert item is not None
@@ -160,12 +163,13 @@ def test_counters_add_and_a_newer_commit_resets_the_budgets(table: Table, run: s
 
 def test_a_run_that_is_not_there_is_not_made_by_counting(table: Table, run: str) -> None:
     heads = Heads(table)
-    for write in (
+    writes: list[Callable[[], Head]] = [
         lambda: heads.count(run, launches=1),
         lambda: heads.committed(run, 1),
         lambda: heads.attempt_succeeded(run),
         lambda: heads.order_flush(Head(run=run, status=RunStatus.ACTIVE), order("one", 0)),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(Lost):
             write()
     assert heads.read(run) is None
@@ -338,8 +342,10 @@ def test_the_first_answer_stands(table: Table, run: str) -> None:
     launches = Launches(table)
     launches.intend(launch(run, 1))
     errors = ("g5.xlarge#us-east-1a#spot:InsufficientInstanceCapacity",)
-    answered = launches.answer(run, 1, instances=("i-a", "i-b"), errors=errors, now=NOW)
+    pools = ("g5.xlarge#us-east-1b#spot", "g5.xlarge#us-east-1b#spot")
+    answered = launches.answer(run, 1, instances=("i-a", "i-b"), pools=pools, errors=errors, now=NOW)
     assert (answered.state, answered.instances, answered.errors) == (LaunchState.ANSWERED, ("i-a", "i-b"), errors)
+    assert answered.pools == pools
     assert launches.answer(run, 1, instances=("i-b", "i-a"), errors=(), now=NOW + 1) == answered
     with pytest.raises(Lost):
         launches.answer(run, 1, instances=("i-c",), errors=(), now=NOW + 1)
