@@ -22,6 +22,7 @@ class HistoryKind(StrEnum):
     PARKED = "parked"
     SEALED = "sealed"
     PROMOTED = "promoted"
+    RESTORED = "restored"  # the state is loaded; the first step begins
     FIRST_STEP = "first-step"
     FLUSHED = "flushed"
     COMMITTED = "committed"

@@ -1,0 +1,127 @@
+"""The life of each node, read from its own entries: which phase each entry begins, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import History, Member
+from spotproof.contract.states import Cause
+from spotproof.report.model import Mark, MarkKind, NodeLine, Phase, Span
+
+_K: Final = HistoryKind
+_BEGINS: Final[Mapping[str, Phase]] = {
+    _K.BOUND: Phase.BOOTING,
+    _K.BOOTED: Phase.PREPARING,
+    _K.PARKED: Phase.PARKED,
+    _K.SEALED: Phase.RESTORING,
+    _K.FIRST_STEP: Phase.TRAINING,
+    _K.NOTICE: Phase.FLUSHING,
+    _K.FLUSHED: Phase.DRAINING,
+}
+_MARKS: Final[Mapping[str, MarkKind]] = {
+    _K.NOTICE: MarkKind.NOTICE,
+    _K.LOST: MarkKind.LOST,
+    _K.NEVER_JOINED: MarkKind.LOST,
+    _K.SUPERSEDED: MarkKind.SUPERSEDED,
+    _K.QUARANTINED: MarkKind.DAMAGED,
+    _K.ENDED: MarkKind.ENDED,
+    _K.SURPLUS_ENDED: MarkKind.ENDED,
+    _K.ORPHAN_ENDED: MarkKind.ENDED,
+}
+_FINAL_MARKS: Final = frozenset({MarkKind.KILLED, MarkKind.SUPERSEDED, MarkKind.ENDED, MarkKind.DONE})
+_ADVICE: Final = frozenset({Cause.REBALANCE, Cause.MAINTENANCE})  # notices after which training goes on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """At `at` the node may enter a phase and may get a mark."""
+
+    at: float
+    begins: Phase | None = None
+    mark: Mark | None = None
+
+
+def lives(
+    entries: Sequence[History], marks: Sequence[tuple[str, Mark]], members: Sequence[Member], *, end_at: float
+) -> tuple[NodeLine, ...]:
+    """One line per node that the entries name, in order of slot and incarnation.
+
+    What has not ended at `end_at` is drawn up to there. A SEALED entry that names no node counts for every node.
+    """
+    places = {member.instance: f"{member.instance_type}, {member.zone}, {member.market}" for member in members}
+    names = {
+        (entry.slot, entry.incarnation, entry.instance)
+        for entry in entries
+        if entry.slot is not None and entry.incarnation is not None and entry.instance is not None
+    }
+    lines = []
+    for slot, incarnation, instance in sorted(names):
+        own = [entry for entry in entries if entry.instance == instance or _is_for_all(entry)]
+        turns = [_turn(entry) for entry in own]
+        turns += [_Turn(at=mark.at, begins=_begun_by(mark), mark=mark) for name, mark in marks if name == instance]
+        spans, seen = _lived(sorted(turns, key=lambda turn: turn.at), end_at=end_at)
+        lines.append(
+            NodeLine(
+                instance=str(instance),
+                slot=int(slot or 0),
+                incarnation=int(incarnation or 0),
+                place=places.get(str(instance), ""),
+                spans=spans,
+                marks=seen,
+            )
+        )
+    return tuple(lines)
+
+
+def _is_for_all(entry: History) -> bool:
+    return entry.what == _K.SEALED and entry.instance is None
+
+
+def _begun_by(mark: Mark) -> Phase | None:
+    return Phase.FROZEN if mark.kind is MarkKind.FROZEN else None
+
+
+def _turn(entry: History) -> _Turn:
+    kind = _MARKS.get(entry.what)
+    says = entry.detail or ("" if entry.cause is None else entry.cause.value)
+    mark = None if kind is None else Mark(kind=kind, at=entry.at_ms / 1000, says=says)
+    advice = entry.what == _K.NOTICE and entry.cause in _ADVICE
+    return _Turn(at=entry.at_ms / 1000, begins=None if advice else _BEGINS.get(entry.what), mark=mark)
+
+
+def _lived(turns: Sequence[_Turn], *, end_at: float) -> tuple[tuple[Span, ...], tuple[Mark, ...]]:
+    spans: list[Span] = []
+    marks: list[Mark] = []
+    phase: Phase | None = None
+    since = 0.0
+    ended = False
+    for turn in turns:
+        if turn.mark is not None:
+            marks.append(turn.mark)
+        if ended or (phase is None and turn.begins is None) or not _changes(phase, turn):
+            continue
+        if phase is not None:
+            spans.append(Span(phase=phase, begin_at=since, end_at=turn.at))
+        ended = turn.begins is None
+        phase, since = (None, turn.at) if ended else (turn.begins, turn.at)
+    if phase is not None and end_at > since:
+        spans.append(Span(phase=phase, begin_at=since, end_at=end_at))
+    return tuple(spans), tuple(marks)
+
+
+def _changes(phase: Phase | None, turn: _Turn) -> bool:
+    """Whether `turn` ends `phase`. A notice only ends training; a frozen node is not gone when it counts as lost."""
+    if turn.begins is Phase.FLUSHING:
+        return phase is Phase.TRAINING
+    if turn.begins is Phase.RESTORING:
+        return phase not in (None, Phase.FROZEN, Phase.DRAINING)
+    if turn.begins is not None:
+        return turn.begins is not phase
+    if turn.mark is None:
+        return False
+    if turn.mark.kind is MarkKind.LOST:
+        return phase is not Phase.FROZEN
+    return turn.mark.kind in _FINAL_MARKS
