@@ -16,6 +16,7 @@ ROW: Final = 52.0
 BAR: Final = 22.0
 LANE: Final = 40.0
 WORD_AFTER: Final = {Phase.FROZEN: 14}  # there the sign stands first
+ABOVE: Final = {MarkKind.NOTICE: 16, MarkKind.LOST: 17}  # these signs stand above the bar by so much
 LETTER: Final = 6.6  # width of a letter in a bar, about: words that do not fit are left to the legend
 
 PHASES: Final[dict[Phase, str]] = {
@@ -185,7 +186,11 @@ def legend() -> Markup:
         for phase, says in PHASES.items()
     ]
     signs = [
-        tag("li", tag("svg", glyph(kind, 12, 12), viewBox="0 -12 24 36", class_="sign-box"), text(says))
+        tag(
+            "li",
+            tag("svg", glyph(kind, 12, 12 + ABOVE.get(kind, 0)), viewBox="0 0 24 24", class_="sign-box"),
+            text(says),
+        )
         for kind, says in MARKS.items()
     ]
     return join(tag("ul", *swatches, class_="legend"), tag("ul", *signs, class_="legend"))

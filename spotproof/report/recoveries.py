@@ -6,7 +6,7 @@ from typing import Final
 
 from spotproof.report.markup import NOTHING, Markup, join, tag, text
 from spotproof.report.model import Recovery, Stage, StageSpan, Story
-from spotproof.report.scales import Scale, duration_ticks, length
+from spotproof.report.scales import Scale, clock, duration_ticks, length
 
 STAGES: Final[dict[Stage, str]] = {
     Stage.NOTICE: "until the loss is known and acted on",
@@ -82,7 +82,13 @@ def _waterfall(recovery: Recovery, number: int, reach: float) -> Markup:
     grid = [
         join(
             tag("line", x1=across(at), x2=across(at), y1=16, y2=bottom, class_="grid"),
-            tag("text", text("0" if at == 0 else f"+{length(at)}"), x=across(at), y=10, class_="tick middle"),
+            tag(
+                "text",
+                text("0" if at == 0 else f"+{clock(at)}" if at >= 60 else f"+{at:.0f} s"),
+                x=across(at),
+                y=10,
+                class_="tick middle",
+            ),
         )
         for at in duration_ticks(max(reach, 1.0), at_most=8)
     ]
