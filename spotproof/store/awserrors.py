@@ -152,7 +152,9 @@ def kind_of(failure: Exception) -> Failure:
     kind = _KINDS.get(code_of(failure))
     if kind is not None:
         return kind
-    if isinstance(failure, _types("HTTPClientError", "IncompleteReadError", "ResponseStreamingError")):
+    if isinstance(
+        failure, _types("HTTPClientError", "ConnectionError", "IncompleteReadError", "ResponseStreamingError")
+    ):
         return Failure.NETWORK
     if isinstance(
         failure,

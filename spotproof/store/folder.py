@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,13 @@ from spotproof.errors import Missing, StoreError, Unavailable
 from spotproof.store.digest import digest_of
 from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked
 
-__all__ = ["FolderObjects"]
+__all__ = ["LEFT_BEHIND_S", "FolderObjects"]
 
 _ASIDE: Final = ".aside"
 """Files that are being written; beside the objects, so that a rename never crosses a file system."""
+
+LEFT_BEHIND_S: Final = 3600
+"""A file aside that is older was left by a writer that died: no write takes an hour."""
 
 
 class FolderObjects:
@@ -30,6 +34,7 @@ class FolderObjects:
         self._root = root
         self._aside = root / _ASIDE
         self._aside.mkdir(parents=True, exist_ok=True)
+        self._clear_aside()
 
     def put(self, key: str, data: Buffer, *, digest: str, until: float = NO_DEADLINE) -> None:  # noqa: ARG002
         """See `Objects`."""
@@ -93,6 +98,12 @@ class FolderObjects:
         except OSError as error:
             raise _failure(path, error) from error
 
+    def _clear_aside(self) -> None:
+        for left in self._aside.iterdir():
+            with suppress(FileNotFoundError):  # its writer lives after all, or another process clears too
+                if left.stat().st_mtime < time.time() - LEFT_BEHIND_S:
+                    left.unlink()
+
     def _path(self, key: str) -> Path:
         parts = key.split("/")
         if not all(parts) or any(part.startswith(".") for part in parts):
@@ -102,8 +113,9 @@ class FolderObjects:
 
 def _failure(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free_bytes = os.statvfs(path.parent if path.parent.exists() else path.anchor).f_bavail
-        return Unavailable(f"{path}: the disk is full ({free_bytes} blocks free)", next_step="make room there")
+        disk = os.statvfs(path.parent if path.parent.exists() else path.anchor)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        return Unavailable(f"{path}: the disk is full ({free_bytes} bytes free)", next_step="make room there")
     return Unavailable(f"{path}: {error.strerror}", next_step="check the folder and its rights")
 
 

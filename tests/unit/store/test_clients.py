@@ -1,0 +1,54 @@
+"""Clients are made late, once, and with the time-outs of their place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotproof.store.clients import Clients
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_importing_the_store_loads_no_aws_library() -> None:
+    modules = sorted(
+        f"spotproof.store.{path.stem}"
+        for path in (ROOT / "spotproof" / "store").glob("*.py")
+        if path.stem != "__init__"
+    )
+    program = "import sys\n" + "".join(f"import {name}\n" for name in modules)
+    program += "print([name for name in ('boto3', 'botocore', 'torch', 'awscrt', 'blake3') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_a_client_is_made_once() -> None:
+    clients = Clients(region="us-east-1")
+    assert clients.dynamodb is clients.dynamodb
+    assert clients.get("s3") is clients.s3
+
+
+@pytest.mark.parametrize(
+    ("service", "tries"), [("dynamodb", 1), ("s3", 1), ("ec2", 3), ("ssm", 3), ("sns", 3), ("sqs", 3), ("sts", 3)]
+)
+def test_time_outs_and_tries_are_of_the_services_place(service: str, tries: int) -> None:
+    config = Clients(region="us-east-1").get(service).meta.config
+    assert config.connect_timeout == 2
+    assert config.read_timeout <= 30
+    assert config.retries["total_max_attempts"] == tries
+
+
+def test_endpoints_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1111")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2222")
+    clients = Clients(region="us-east-1")
+    assert clients.dynamodb.meta.endpoint_url == "http://127.0.0.1:1111"
+    assert clients.s3.meta.endpoint_url == "http://127.0.0.1:2222"
+
+
+def test_a_service_without_chosen_time_outs_is_refused() -> None:
+    with pytest.raises(KeyError):
+        Clients(region="us-east-1").get("route53")
