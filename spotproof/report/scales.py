@@ -50,9 +50,9 @@ def clock(seconds: float) -> str:
 
 def length(seconds: float) -> str:
     """A duration for reading: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
-    if seconds < 60:
+    if seconds < 59.5:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

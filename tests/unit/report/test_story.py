@@ -1,0 +1,163 @@
+"""History to story: what each entry means for a node's life, and what is measured of a recovery."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from spotproof.contract.history import HistoryKind as K
+from spotproof.contract.items import CheckpointItem
+from spotproof.contract.states import Cause
+from spotproof.report.model import Mark, MarkKind, Phase, Stage, Story
+from spotproof.report.story import Sources, tell
+from tests.unit.report.stories import BEGIN, FOUR, ONE, THREE, TWO, boot, entry, history, segments, story
+
+NOTHING = Sources()
+
+
+def told(*entries: object, sources: Sources = NOTHING) -> Story:
+    return tell(entries, sources, run="mini-gpt", title="t")  # type: ignore[arg-type]
+
+
+def phases(story: Story, instance: str) -> list[tuple[Phase, float, float]]:
+    node = next(node for node in story.nodes if node.instance == instance)
+    return [(span.phase, round(span.begin_at - BEGIN, 1), round(span.end_at - BEGIN, 1)) for span in node.spans]
+
+
+def test_a_node_with_a_notice_flushes_and_drains_until_it_is_killed() -> None:
+    assert phases(story(), ONE) == [
+        (Phase.BOOTING, 1.5, 3.7),
+        (Phase.PREPARING, 3.7, 8.0),
+        (Phase.PARKED, 8.0, 8.4),
+        (Phase.RESTORING, 8.4, 9.8),
+        (Phase.TRAINING, 9.8, 26.0),
+        (Phase.FLUSHING, 26.0, 27.9),
+        (Phase.DRAINING, 27.9, 51.0),
+    ]
+
+
+def test_a_killed_node_ends_when_it_was_killed_and_not_when_that_was_noticed() -> None:
+    assert phases(story(), TWO)[-1] == (Phase.TRAINING, 35.9, 56.0)
+    marks = next(node for node in story().nodes if node.instance == TWO).marks
+    assert [mark.kind for mark in marks] == [MarkKind.KILLED, MarkKind.LOST]
+
+
+def test_a_frozen_node_lives_on_until_it_finds_itself_superseded() -> None:
+    assert phases(story(), THREE)[-2:] == [(Phase.TRAINING, 73.6, 86.0), (Phase.FROZEN, 86.0, 108.0)]
+
+
+def test_without_an_onlooker_a_silent_node_ends_when_its_loss_was_seen() -> None:
+    told_here = told(*history(), sources=Sources())
+    assert phases(told_here, TWO)[-1] == (Phase.TRAINING, 35.9, 62.0)
+
+
+def test_a_rebalance_recommendation_interrupts_nothing() -> None:
+    advice = entry(20, K.NOTICE, instance=ONE, incarnation=1, cause=Cause.REBALANCE)
+    story = told(*boot(1, ONE, 1, parked=5, sealed=6, step=0), advice, entry(30, K.STATUS))
+    assert phases(story, ONE)[-1] == (Phase.TRAINING, 7.4, 30.0)
+    assert [mark.kind for mark in story.nodes[0].marks] == [MarkKind.NOTICE]
+
+
+def test_a_notice_to_a_node_that_does_not_train_yet_flushes_nothing() -> None:
+    entries = [entry(1, K.BOUND, instance=ONE, incarnation=1), entry(2, K.NOTICE, instance=ONE, incarnation=1)]
+    assert phases(told(*entries, entry(9, K.STATUS)), ONE) == [(Phase.BOOTING, 1.0, 9.0)]
+
+
+def test_a_seal_that_names_nobody_is_for_every_node() -> None:
+    entries = [entry(1, K.PARKED, instance=name, incarnation=1, slot=slot) for slot, name in enumerate((ONE, TWO))]
+    story = told(*entries, entry(3, K.SEALED, slot=None), entry(5, K.STATUS))
+    for name in (ONE, TWO):
+        assert phases(story, name) == [(Phase.PARKED, 1.0, 3.0), (Phase.RESTORING, 3.0, 5.0)]
+
+
+def test_the_first_step_is_known_from_the_loss_log_where_history_has_none() -> None:
+    entries = [one for one in history() if one.what != K.FIRST_STEP]
+    story = told(*entries, sources=Sources(segments=segments()))
+    assert (Phase.TRAINING, 9.8, 26.0) in phases(story, ONE)
+    assert round((story.recoveries[0].end_at or 0) - BEGIN, 1) == 35.9
+
+
+def test_the_first_claim_is_no_recovery() -> None:
+    assert [one.incarnation for one in story().recoveries] == [2, 3, 4]
+
+
+def seconds(recovery: int) -> dict[Stage, float]:
+    return {span.stage: round(span.seconds, 1) for span in story().recoveries[recovery].stages}
+
+
+def test_stages_of_a_recovery_with_a_notice() -> None:
+    assert seconds(0) == {
+        Stage.NOTICE: 0.4,
+        Stage.FLUSH: 1.9,
+        Stage.REQUEST: 1.7,
+        Stage.BOOT: 5.9,
+        Stage.PARK: 0.5,
+        Stage.RESTORE: 1.1,
+        Stage.FIRST_STEP: 0.3,
+    }
+
+
+def test_stages_of_a_silent_death_begin_at_the_last_step() -> None:
+    assert Stage.FLUSH not in seconds(1)
+    last = segments()[1].points[-1].at or 0.0
+    assert seconds(1)[Stage.NOTICE] == round(BEGIN + 62.2 - last, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "nodes", "last", "resumed", "steps"),
+    [(0, (ONE, TWO), 128, 128, 0), (1, (TWO, THREE), 271, 260, 11), (2, (THREE, FOUR), 384, 360, 24)],
+)
+def test_steps_lost_are_measured_from_the_loss_logs(
+    number: int, nodes: tuple[str, str], last: int, resumed: int, steps: int
+) -> None:
+    recovery = story().recoveries[number]
+    assert (recovery.lost, recovery.replacement) == nodes
+    assert (recovery.last_step, recovery.resumed_step, recovery.steps_lost) == (last, resumed, steps)
+
+
+def test_standstill_is_from_the_last_old_step_to_the_first_new_one() -> None:
+    recovery = story().recoveries[1]
+    last = segments()[1].points[-1].at or 0.0
+    assert recovery.standstill_s == pytest.approx(BEGIN + 73.6 - last)
+
+
+def test_what_is_not_recorded_is_unknown_and_not_guessed() -> None:
+    recovery = told(entry(5, K.CLAIMED, incarnation=2, cause=Cause.SILENCE)).recoveries[0]
+    assert (recovery.steps_lost, recovery.standstill_s, recovery.end_at) == (None, None, None)
+    assert recovery.lost == recovery.replacement == ""
+
+
+def test_a_step_count_never_goes_below_zero() -> None:
+    recovery = dataclasses.replace(story().recoveries[0], last_step=5, resumed_step=9)
+    assert recovery.steps_lost == 0
+
+
+def test_commits_are_told_once() -> None:
+    items = [
+        CheckpointItem(run="mini-gpt", generation=1, step=20, world=1, done=frozenset({"0"}), committed_at=BEGIN + 3),
+        CheckpointItem(run="mini-gpt", generation=1, step=40, world=1, done=frozenset(), committed_at=None),
+    ]
+    entries = [entry(3.2, K.COMMITTED, step=20), entry(9, K.COMMITTED, step=60)]
+    commits = told(*entries, sources=Sources(checkpoints=items)).commits
+    assert [(commit.step, commit.at - BEGIN) for commit in commits] == [(20, 3.0), (60, 9.0)]
+
+
+def test_entries_of_other_runs_are_not_told() -> None:
+    foreign = dataclasses.replace(entry(1, K.BOUND, instance=ONE, incarnation=1), run="other")
+    assert told(foreign).nodes == ()
+
+
+def test_history_in_any_order_tells_the_same_story() -> None:
+    assert told(*history()) == told(*reversed(history()))
+
+
+def test_an_empty_history_is_an_empty_story() -> None:
+    story = told()
+    assert (story.begin_at, story.end_at, story.nodes, story.recoveries) == (0.0, 0.0, (), ())
+
+
+def test_an_onlookers_mark_needs_no_history() -> None:
+    marks = Sources(marks=((ONE, Mark(kind=MarkKind.KILLED, at=BEGIN + 4.0)),))
+    story = told(entry(1, K.BOUND, instance=ONE, incarnation=1), sources=marks)
+    assert phases(story, ONE) == [(Phase.BOOTING, 1.0, 4.0)]
