@@ -1,1 +1,269 @@
-"""Performs actions in order."""
+"""Performs actions in order, one at a time. A handler may be killed between any two of them, and every one can run twice.
+
+Nothing is decided here: what follows from winning or losing a condition is in the action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lambdas.decisions import actions as a
+from lambdas.effects.commit import commit
+from lambdas.effects.fleet import Fleet, FleetAnswer
+from lambdas.effects.log import Log
+from lambdas.effects.machines import Machines
+from lambdas.effects.meter import Meter
+from lambdas.effects.notify import Notices
+from lambdas.effects.ssm import Commands
+from lambdas.effects.stores import Stores
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import History, Launch, from_item
+from spotproof.contract.states import LaunchState
+from spotproof.errors import Lost, SpotproofError
+
+SSM_ADVICE: Final = "the nodes hear it from HEAD and IMDS; check SSM agent, instance profile and instance state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """Everything that acts."""
+
+    stores: Stores
+    fleet: Fleet
+    machines: Machines
+    commands: Commands
+    notices: Notices
+    meter: Meter
+
+
+class Apply:
+    """Performs the actions of one decision. `now_ms` is the moment at which it was made."""
+
+    def __init__(self, effects: Effects, log: Log, *, now_ms: int) -> None:
+        self._effects = effects
+        self._stores = effects.stores
+        self._log = log
+        self._now_ms = now_ms
+        self._now = now_ms // 1000
+
+    def perform(self, actions: Sequence[a.Action]) -> None:
+        """Perform them all. Raises Lost for an unguarded condition: decide again with facts read anew."""
+        for action in actions:
+            _PERFORMERS[type(action)](self, action)
+
+    # ------------------------------------------------------------------------------------------------ conditions
+    def guarded(self, action: a.Guarded) -> None:
+        try:
+            _PERFORMERS[type(action.first)](self, action.first)
+        except Lost as lost:
+            self._log.info("lost: %s", type(action.first).__name__, extra={"why": lost.what})
+            self.perform(action.otherwise)
+            return
+        self.perform(action.then)
+
+    def claim(self, action: a.Claim) -> None:
+        self._stores.slots.claim(
+            action.seen,
+            action.instance,
+            cause=action.cause,
+            now=self._now,
+            deadline_at=action.deadline_at,
+            lost_pool=action.lost_pool,
+        )
+        said = {"run": action.seen.run, "slot": action.seen.slot, "incarnation": action.seen.incarnation + 1}
+        self._log.info("claimed", extra={**said, "instance": action.instance, "cause": action.cause.value})
+
+    def promote(self, action: a.Promote) -> None:
+        slot = action.slot
+        incarnation = slot.incarnation if slot.successor_incarnation is None else slot.successor_incarnation
+        self._stores.slots.promote(slot.run, slot.slot, incarnation, instance=str(slot.successor_instance))
+
+    def vacate(self, action: a.Vacate) -> None:
+        self._stores.slots.vacate(action.seen, action.instance)
+
+    def move_run(self, action: a.MoveRun) -> None:
+        self._stores.heads.move(action.seen, action.to, cause=action.cause, reason=action.reason, now=self._now)
+        self._log.info("status", extra={"run": action.seen.run, "to": action.to.value, "why": action.reason})
+
+    def intend(self, action: a.Intend) -> None:
+        self._stores.launches.intend(action.launch)
+
+    def bind(self, action: a.Bind) -> None:
+        self._stores.slots.bind(
+            action.run,
+            action.slot,
+            action.incarnation,
+            instance=action.instance,
+            launch=action.launch,
+            now=self._now,
+        )
+
+    def end_member(self, action: a.EndMember) -> None:
+        if not self._stores.members.end(action.instance, now=self._now):
+            raise Lost(f"the end of {action.instance} has been noted")
+
+    # ----------------------------------------------------------------------------------------------------- run
+    def order_flush(self, action: a.OrderFlush) -> None:
+        self._stores.heads.order_flush(action.seen, action.order)
+
+    def send_flush(self, action: a.SendFlush) -> None:
+        code = self._effects.commands.flush(action.run, action.order)
+        if code:
+            self._log.warning("flush order not sent by SSM", extra={"run": action.run, "code": code})
+            detail = f"order {action.order.order} not sent by SSM ({code}): {SSM_ADVICE}"
+            self.tell(a.Tell(run=action.run, what=HistoryKind.FLUSH_ORDERED, detail=detail, entry="ssm"))
+
+    def note_commit(self, action: a.NoteCommit) -> None:
+        self._stores.heads.committed(action.run, action.step)
+
+    def count_run(self, action: a.CountRun) -> None:
+        self._stores.heads.count(action.run, recoveries=action.recoveries, trainer_failures=action.trainer_failures)
+
+    def note_attempt(self, action: a.NoteAttempt) -> None:
+        if action.next_launch_at == 0:
+            self._stores.heads.attempt_succeeded(action.run)
+        else:
+            self._stores.heads.attempt_failed(action.run, next_launch_at=action.next_launch_at, spot=action.spot)
+
+    def reschedule(self, action: a.Reschedule) -> None:
+        try:
+            self._stores.live.reschedule(action.seen, due_at=action.due_at)
+        except Lost:
+            return  # somebody hastened it: that time stands
+
+    def forget(self, action: a.Forget) -> None:
+        self._stores.live.remove(action.run)
+
+    def commit(self, action: a.Commit) -> None:
+        """Best effort: the next seal finds the same parts in S3."""
+        said = {"run": action.run, "generation": action.generation, "step": action.step}
+        try:
+            won = commit(
+                self._stores,
+                run=action.run,
+                generation=action.generation,
+                step=action.step,
+                world=action.world,
+                now=self._now,
+            )
+        except SpotproofError as error:
+            self._log.warning("complete checkpoint not committed", extra={**said, "why": str(error)})
+            return
+        if won:
+            self.tell(a.Tell(run=action.run, what=HistoryKind.COMMITTED, step=action.step, detail="by the sweep"))
+
+    # -------------------------------------------------------------------------------------------------- launch
+    def ask(self, action: a.Ask) -> None:
+        launch = action.launch
+        zones = dict(entry.partition("=")[::2] for entry in action.zones)
+        answer = self._effects.fleet.create(launch.request, launch.token, market=launch.market, zones=zones)
+        said = {"run": launch.run, "launch": launch.launch, "instances": list(answer.instances)}
+        self._log.info("fleet answered", extra={**said, "errors": list(answer.errors)})
+        self._answer(launch, answer, action.adopted)
+
+    def adopt(self, action: a.Adopt) -> None:
+        self._answer(action.launch, FleetAnswer(), action.adopted)
+
+    def _answer(self, launch: Launch, answer: FleetAnswer, adopted: tuple[tuple[str, str], ...]) -> None:
+        """Write the answer. Where another handler wrote one first, that one stands, with what it lacks added."""
+        pools = dict(zip(answer.instances, answer.pools, strict=True)) | {
+            instance: pool for instance, pool in adopted if instance not in answer.instances
+        }
+        try:
+            self._stores.launches.answer(
+                launch.run,
+                launch.launch,
+                instances=tuple(pools),
+                pools=tuple(pools.values()),
+                errors=answer.errors,
+                now=self._now,
+            )
+        except Lost as lost:
+            stands = None if lost.current is None else from_item(Launch, lost.current)
+            if stands is None or stands.state is LaunchState.CLOSED or set(pools) <= set(stands.instances):
+                return
+            self._stores.launches.amend(stands, tuple(pools))
+
+    def amend(self, action: a.Amend) -> None:
+        self._stores.launches.amend(action.launch, action.instances)
+
+    def enter_member(self, action: a.EnterMember) -> None:
+        self._stores.members.put(action.member)
+
+    def close_launch(self, action: a.CloseLaunch) -> None:
+        self._stores.launches.close(action.run, action.launch)
+
+    def terminate(self, action: a.Terminate) -> None:
+        self._effects.machines.terminate(action.instances)
+        self._log.info("terminated", extra={"instances": list(action.instances)})
+
+    def cool_pool(self, action: a.CoolPool) -> None:
+        try:
+            self._stores.pools.cool(action.seen, action.to)
+        except Lost:
+            return  # another handler learned something of the pool: as good
+
+    def lose_pool(self, action: a.LosePool) -> None:
+        self._stores.pools.lost(
+            action.region,
+            instance_type=action.instance_type,
+            zone=action.zone,
+            market=action.market,
+            now=self._now,
+        )
+
+    # --------------------------------------------------------------------------------------------------- people
+    def tell(self, action: a.Tell) -> None:
+        entry = History(
+            run=action.run,
+            at_ms=self._now_ms if action.at is None else action.at * 1000,
+            what=action.what.value,
+            slot=action.slot,
+            incarnation=action.incarnation,
+            instance=action.instance,
+            cause=action.cause,
+            step=action.step,
+            detail=action.detail,
+        )
+        self._stores.histories.add(entry, entry_id=f"{action.what.value}-{action.entry}" if action.entry else "")
+
+    def notify(self, action: a.Notify) -> None:
+        code = self._effects.notices.say(action.subject, action.text)
+        if code:
+            self._log.warning("notification not sent", extra={"subject": action.subject, "code": code})
+
+    def measure(self, action: a.Measure) -> None:
+        self._effects.meter.add(action.metric, action.value, cause=action.cause)
+
+
+_PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
+    a.Adopt: Apply.adopt,
+    a.Amend: Apply.amend,
+    a.Ask: Apply.ask,
+    a.Bind: Apply.bind,
+    a.Claim: Apply.claim,
+    a.CloseLaunch: Apply.close_launch,
+    a.Commit: Apply.commit,
+    a.CoolPool: Apply.cool_pool,
+    a.CountRun: Apply.count_run,
+    a.EndMember: Apply.end_member,
+    a.EnterMember: Apply.enter_member,
+    a.Forget: Apply.forget,
+    a.Guarded: Apply.guarded,
+    a.Intend: Apply.intend,
+    a.LosePool: Apply.lose_pool,
+    a.Measure: Apply.measure,
+    a.MoveRun: Apply.move_run,
+    a.NoteAttempt: Apply.note_attempt,
+    a.NoteCommit: Apply.note_commit,
+    a.Notify: Apply.notify,
+    a.OrderFlush: Apply.order_flush,
+    a.Promote: Apply.promote,
+    a.Reschedule: Apply.reschedule,
+    a.SendFlush: Apply.send_flush,
+    a.Tell: Apply.tell,
+    a.Terminate: Apply.terminate,
+    a.Vacate: Apply.vacate,
+}

@@ -1,1 +1,288 @@
-"""Composition root: clients, clock, logger."""
+"""Composition root: clients, clock, logger; and the one pipeline that every message takes.
+
+    body -> message -> (by run) facts -> decision -> actions -> apply -> open claims? -> launcher
+
+Nothing is built at import but the logger; `control()` makes the rest at first use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+from aws_lambda_powertools import Logger
+
+from lambdas.apply import Apply, Effects
+from lambdas.decisions import byhand, launching, losses, rebalance, repairing, sorting
+from lambdas.decisions.actions import Action, Guarded, Intend, Measure, MoveRun, Tell
+from lambdas.decisions.facts import Facts, Loss
+from lambdas.decisions.sorting import Work
+from lambdas.effects.fleet import Fleet
+from lambdas.effects.log import Log
+from lambdas.effects.machines import Machines
+from lambdas.effects.meter import Meter
+from lambdas.effects.notify import Notices
+from lambdas.effects.queue import RepairQueue
+from lambdas.effects.ssm import Commands
+from lambdas.effects.stores import stores_of
+from lambdas.facts import Reader
+from spotproof.contract import limits
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.messages import Ignored, Message, Repair
+from spotproof.contract.metrics import Metric
+from spotproof.contract.parse import parse
+from spotproof.contract.settings import ControlSettings
+from spotproof.errors import Lost, MalformedEvent, SpotproofError, Unavailable
+from spotproof.store.clients import Clients
+from spotproof.store.dynamo import DynamoTable
+from spotproof.store.s3 import Checksum, S3Objects
+
+logger = Logger(service="spotproof")
+
+RUN_TRIES: Final = 4  # decisions that met somebody else's write are made anew
+LOOKS: Final = 4  # times that a launcher looks again after letting go
+STEPS: Final = 24  # of one launcher: a launch takes three, every pool set one launch
+RESERVE_S: Final = 15  # a new step begins only with this much of the handler's time left
+FOREIGN: Final = "of another account or region"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a control is made of."""
+
+    settings: ControlSettings
+    reader: Reader
+    effects: Effects
+    queue: RepairQueue
+    log: Log
+    clock: Callable[[], float]
+    owner: Callable[[], str]
+
+
+class Control:
+    """The control plane of one stack. Every method can be repeated and can be killed at any point."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._reader = parts.reader
+        self._stores = parts.effects.stores
+        self._meter = parts.effects.meter
+        self._log = parts.log
+
+    # ---------------------------------------------------------------------------------------------- messages
+    def handle(self, bodies: Mapping[str, str], *, until: float) -> dict[str, Exception]:
+        """Work on a batch of message bodies; return, by key, why those failed that must come again.
+
+        A failure of one run leaves the others alone. `until` (Unix seconds) is when the handler's time is over.
+        """
+        failures: dict[str, Exception] = {}
+        messages: dict[str, Message] = {}
+        for key, body in bodies.items():
+            try:
+                message = self._parsed(body)
+            except MalformedEvent as malformed:
+                self._meter.add(Metric.MALFORMED, 1)
+                self._log.error("malformed", extra={"why": str(malformed)})
+                failures[key] = malformed
+                continue
+            if isinstance(message, Ignored):
+                self._ignore(message)
+            else:
+                messages[key] = message
+        for work in self._sorted(messages):
+            try:
+                self._work(work, until=until)
+            except Exception as error:  # noqa: BLE001 - the process boundary: this run's records come again
+                self._log.error("failed", exc_info=True, extra={"run": work.run, "why": repr(error)})
+                failures.update(dict.fromkeys(work.keys, error))
+        self._meter.flush()
+        return failures
+
+    def sweep(self) -> int:
+        """Enqueue every run that is due and return how many were."""
+        entries = self._stores.live.due(now=2**40)
+        due = [entry.run for entry in entries if entry.due_at <= self._now()]
+        self._parts.queue.put(due)
+        self._meter.add(Metric.RUNS_LIVE, len(entries))
+        self._meter.flush()
+        self._log.info("swept", extra={"live": len(entries), "due": len(due)})
+        return len(due)
+
+    def _parsed(self, body: str) -> Message | Ignored:
+        try:
+            envelope = json.loads(body)
+        except ValueError as error:
+            raise MalformedEvent(f"not JSON: {error}", event_id="") from error
+        if not isinstance(envelope, dict):
+            raise MalformedEvent("not a JSON object", event_id="")
+        now = self._now()
+        message = parse(envelope, received_at=now)
+        if isinstance(message, Ignored | Repair):
+            return message
+        settings = self._parts.settings
+        if (message.account, message.region) != (settings.account, settings.region):
+            return Ignored(reason=FOREIGN, event_id=message.event_id)
+        self._meter.add(Metric.EVENT_DELAY, max(0, now - message.at))
+        return message
+
+    def _sorted(self, messages: Mapping[str, Message]) -> tuple[Work, ...]:
+        said = tuple(messages.values())
+        members = self._reader.members(sorting.instances_of(said))
+        unknown = sorting.unknown_notices(said, members)
+        found = self._reader.machines.opted_in(self._parts.settings.stack, unknown) if unknown else ()
+        result = sorting.sort(messages, members, {machine.instance: machine for machine in found})
+        for ignored in result.ignored:
+            self._ignore(ignored)
+        return result.work
+
+    def _ignore(self, ignored: Ignored) -> None:
+        self._meter.add(Metric.IGNORED, 1)
+        self._log.info("ignored", extra={"why": ignored.reason, "event": ignored.event_id})
+
+    # -------------------------------------------------------------------------------------------------- a run
+    def _work(self, work: Work, *, until: float) -> None:
+        open_claims = bool(work.losses) and self._lose(work.run, work.losses)
+        if work.advised:
+            self._decided(work.run, self._reader.of_head, lambda facts: rebalance.decide(facts, work.advised))
+        if work.by_hand:
+            self._decided(work.run, self._reader.of_head, lambda facts: byhand.decide(facts, work.by_hand))
+        self._apply([_booted(work.run, message.at, member) for message, member in work.booted])
+        if work.repair:
+            self._repair(work.run, until=until)
+        elif open_claims:
+            self._fill(work.run, until=until)
+
+    def _lose(self, run: str, lost: Sequence[Loss]) -> bool:
+        """Order the flush and claim the slots; True if there may be claims to fill."""
+
+        def read(of: str, *, now: int) -> Facts:
+            return self._reader.of_losses(of, lost, now=now)
+
+        facts, actions = self._decided(run, read, lambda facts: losses.decide(facts, lost))
+        return losses.may_be_open(facts, actions)
+
+    def _repair(self, run: str, *, until: float) -> None:
+        for _ in range(RUN_TRIES):
+            facts, actions = self._decided(run, self._reader.of_repair, repairing.decide)
+            if not any(isinstance(action, Guarded) and isinstance(action.first, MoveRun) for action in actions):
+                break
+        if launching.next_step(self._reader.of_launch(run, now=self._now(), own=frozenset())):
+            self._fill(run, until=until)
+        self._apply(repairing.next_look(replace(facts, now=self._now())))
+
+    def _decided(
+        self, run: str, read: Callable[..., Facts], decide: Callable[[Facts], tuple[Action, ...]]
+    ) -> tuple[Facts, tuple[Action, ...]]:
+        """Read, decide, act; anew where an unguarded condition was lost to somebody else's write."""
+        lost: Lost | None = None
+        for _ in range(RUN_TRIES):
+            facts = read(run, now=self._now())
+            actions = decide(facts)
+            try:
+                self._apply(actions)
+            except Lost as error:
+                lost = error
+                continue
+            return facts, actions
+        raise Unavailable(f"run {run}: {RUN_TRIES} decisions met other writes", next_step="it comes again") from lost
+
+    # ---------------------------------------------------------------------------------------------- launcher
+    def _fill(self, run: str, *, until: float) -> None:
+        """Launch for open claims: under the launcher lease, then let go and look again.
+
+        The lease only saves work. Whoever finds it taken leaves: the one who has it looks again after letting go, and
+        should he die, the sweep comes.
+        """
+        owner = self._parts.owner()
+        own: set[int] = set()
+        for _ in range(LOOKS):
+            now = self._now()
+            try:
+                self._stores.leases.take(run, owner, now=now, until=now + limits.LAUNCHER_LEASE_S)
+            except Lost:
+                return
+            try:
+                self._launch(run, own, until=until)
+            except Unavailable as error:
+                self._later(run, error)
+                return
+            finally:
+                self._stores.leases.let_go(run, owner)
+            if self._parts.clock() > until - RESERVE_S or not self._next_step(run, own):
+                return
+
+    def _launch(self, run: str, own: set[int], *, until: float) -> None:
+        for _ in range(STEPS):
+            step = self._next_step(run, own)
+            if not step or self._parts.clock() > until - RESERVE_S:
+                return
+            own.update(
+                action.first.launch.launch
+                for action in step
+                if isinstance(action, Guarded) and isinstance(action.first, Intend)
+            )
+            self._apply(step)
+
+    def _next_step(self, run: str, own: set[int]) -> tuple[Action, ...]:
+        return launching.next_step(self._reader.of_launch(run, now=self._now(), own=frozenset(own)))
+
+    def _later(self, run: str, error: SpotproofError) -> None:
+        """The claims and the launch record are durable; the sweep goes on from them."""
+        self._apply([Measure(metric=Metric.LAUNCH_ERRORS, cause="throttle")])
+        self._log.warning("launch unfinished, the sweep goes on", extra={"run": run, "why": str(error)})
+
+    def _apply(self, actions: Sequence[Action]) -> None:
+        Apply(self._parts.effects, self._log, now_ms=int(self._parts.clock() * 1000)).perform(actions)
+
+    def _now(self) -> int:
+        return int(self._parts.clock())
+
+
+def _booted(run: str, at: int, member: Any) -> Tell:
+    return Tell(
+        run=run,
+        what=HistoryKind.BOOTED,
+        slot=member.slot,
+        incarnation=member.incarnation,
+        instance=member.instance,
+        at=at,
+    )
+
+
+@cache
+def control() -> Control:
+    """The control plane that the environment describes. Raises BadSettings, naming every variable that is wrong."""
+    settings = ControlSettings.from_env(os.environ)
+    clients = Clients(region=settings.region)
+    stores = stores_of(
+        DynamoTable(clients.dynamodb, settings.table),
+        S3Objects(clients.s3, settings.bucket, checksum=Checksum.CRC32),
+    )
+    machines = Machines(clients.ec2)
+    effects = Effects(
+        stores=stores,
+        fleet=Fleet(clients.ec2),
+        machines=machines,
+        commands=Commands(
+            clients.ssm, stack=settings.stack, document=settings.document, version=settings.document_version
+        ),
+        notices=Notices(clients.sns, settings.topic),
+        meter=Meter(settings.stack),
+    )
+    return Control(
+        Parts(
+            settings=settings,
+            reader=Reader(stores=stores, machines=machines, stack=settings.stack, region=settings.region),
+            effects=effects,
+            queue=RepairQueue(clients.sqs, settings.repair_queue),
+            log=logger,
+            clock=time.time,
+            owner=lambda: uuid.uuid4().hex,
+        )
+    )

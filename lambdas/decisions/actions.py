@@ -1,0 +1,288 @@
+"""Everything the control plane can do, as values. Decisions return them, in order; `apply` performs them.
+
+An action that races is conditional in the store. `Guarded` is how a decision says what follows from winning: its
+`first` is tried, and only where it is won are the actions of `then` performed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import Head, Launch, Live, Member, Pool, Slot
+from spotproof.contract.metrics import Metric
+from spotproof.contract.orders import FlushOrder
+from spotproof.contract.states import Cause, Market, RunStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderFlush:
+    """Put the order into HEAD, where agents look. Lost: another order was put meanwhile; decide again."""
+
+    seen: Head
+    order: FlushOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFlush:
+    """Send the order to the run's nodes by Run Command: the backup path, never proof of anything."""
+
+    run: str
+    order: FlushOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """Make the successor the holder: the newest sealed membership names it."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Open the place of `instance` for a successor. Lost: a duplicate, nothing to do."""
+
+    seen: Slot
+    instance: str
+    cause: Cause
+    deadline_at: int | None = None
+    lost_pool: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacate:
+    """Take `instance` out of its slot without asking for a successor, before we terminate it."""
+
+    seen: Slot
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRun:
+    """Move the run to another status. Lost: somebody else moved it; decide again at the next look."""
+
+    seen: Head
+    to: RunStatus
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteCommit:
+    """A newer commit than HEAD knew: the budgets for recoveries and trainer failures begin anew."""
+
+    run: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountRun:
+    """Add to the run's counters. Not idempotent: only behind a won condition, or where counting twice is the safe side."""
+
+    run: str
+    recoveries: int = 0
+    trainer_failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAttempt:
+    """How a launch went: `next_launch_at` 0 for capacity found, else when to try again."""
+
+    run: str
+    next_launch_at: int
+    spot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intend:
+    """Put the launch record. Lost: another launch has its number; look again."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Call CreateFleet with the record's request and token and write what it answered, joined with `adopted`.
+
+    `zones` are the subnets' zones (`subnet-id=zone`), by which an answer is read.
+    """
+
+    launch: Launch
+    zones: tuple[str, ...]
+    adopted: tuple[tuple[str, str], ...] = ()  # (instance, pool) found by the launch tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """Answer an unfinished launch with what carries its tag, without asking for anything new."""
+
+    launch: Launch
+    adopted: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amend:
+    """Add instances that carry the launch's tag and are not in its answer."""
+
+    launch: Launch
+    instances: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """Give an open claim its instance. Lost: the claim is open no more, the instance is surplus."""
+
+    run: str
+    slot: int
+    incarnation: int
+    instance: str
+    launch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnterMember:
+    """Write the INSTANCE item by which the instance finds its place."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndMember:
+    """Note that an instance has ended. Lost: noted already."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseLaunch:
+    """Every instance of the launch has its place or has been ended."""
+
+    run: str
+    launch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminate:
+    """End instances that carry our launch tag."""
+
+    instances: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoolPool:
+    """Do not ask this pool until `to.until`. Losing costs a worse guess."""
+
+    seen: Pool | None
+    to: Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LosePool:
+    """A pool has reclaimed an instance."""
+
+    region: str
+    instance_type: str
+    zone: str
+    market: Market
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Write the manifest of a complete checkpoint whose agents are gone, then raise the pointer."""
+
+    run: str
+    generation: int
+    step: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reschedule:
+    """When the sweep looks at the run again. Lost: somebody hastened it."""
+
+    seen: Live
+    due_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Take an ended run out of the sweep's index."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """An entry of the timeline. `at` is set where the time is the event's own: then a duplicate is one entry.
+
+    `entry` tells entries of one kind and moment apart where slot, incarnation and instance do not.
+    """
+
+    run: str
+    what: HistoryKind
+    slot: int | None = None
+    incarnation: int | None = None
+    instance: str | None = None
+    cause: Cause | None = None
+    step: int | None = None
+    detail: str = ""
+    at: int | None = None
+    entry: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Tell people what happened and what, if anything, to do."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A metric of contract.metrics."""
+
+    metric: Metric
+    value: float = 1
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """Perform `first`; where its condition is won perform `then`, where it is lost `otherwise`."""
+
+    first: Claim | Promote | Vacate | MoveRun | Intend | Bind | EndMember
+    then: tuple[Action, ...] = ()
+    otherwise: tuple[Action, ...] = ()
+
+
+Action: TypeAlias = (
+    OrderFlush
+    | SendFlush
+    | Promote
+    | Claim
+    | Vacate
+    | MoveRun
+    | NoteCommit
+    | CountRun
+    | NoteAttempt
+    | Intend
+    | Ask
+    | Adopt
+    | Amend
+    | Bind
+    | EnterMember
+    | EndMember
+    | CloseLaunch
+    | Terminate
+    | CoolPool
+    | LosePool
+    | Commit
+    | Reschedule
+    | Forget
+    | Tell
+    | Notify
+    | Measure
+    | Guarded
+)

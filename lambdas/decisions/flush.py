@@ -1,0 +1,58 @@
+"""The flush order: who leaves, until when. It comes first, before any claim."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from lambdas.decisions.actions import Action, Measure, OrderFlush, SendFlush, Tell
+from lambdas.decisions.facts import Facts
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import Head
+from spotproof.contract.metrics import Metric
+from spotproof.contract.orders import FlushOrder, slots_of
+from spotproof.contract.states import Cause, NoticeKind
+
+
+def order_flush(
+    facts: Facts, *, kind: NoticeKind, cause: Cause, leavers: frozenset[int], deadline_at: int
+) -> tuple[Action, ...]:
+    """The actions that tell the run to flush. The same facts give the same order id, so that a repetition is no news.
+
+    Leavers of an order that still stands stay leavers, and the earlier deadline counts.
+    """
+    standing = standing_leavers(facts.head, facts.now)
+    until = min([deadline_at, *_standing_deadline(facts, standing)])
+    everybody = leavers | standing
+    order = FlushOrder(
+        order=order_id(facts.run, kind, until, everybody), kind=kind, deadline_at=until, leavers=everybody
+    )
+    actions: list[Action] = []
+    if facts.head is not None:
+        actions.append(OrderFlush(seen=facts.head, order=order))
+    who = ", ".join(str(slot) for slot in sorted(everybody)) or "nobody"
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.FLUSH_ORDERED,
+        cause=cause,
+        detail=f"order {order.order}: leaving {who}, until {until}"[:400],
+    )
+    return (*actions, SendFlush(run=facts.run, order=order), told, Measure(metric=Metric.FLUSH_ORDERS))
+
+
+def standing_leavers(head: Head | None, now: int) -> frozenset[int]:
+    """Who leaves by the order in HEAD, while its deadline is to come."""
+    if head is None or head.order_leavers is None or (head.order_deadline_at or 0) <= now:
+        return frozenset()
+    return slots_of(head.order_leavers)
+
+
+def order_id(run: str, kind: NoticeKind, deadline_at: int, leavers: Iterable[int]) -> str:
+    """A name for the order that follows from what it says: lower-case hex, safe in a file name."""
+    text = f"{run}|{kind.value}|{deadline_at}|{','.join(str(slot) for slot in sorted(leavers))}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _standing_deadline(facts: Facts, standing: frozenset[int]) -> list[int]:
+    deadline = None if facts.head is None else facts.head.order_deadline_at
+    return [deadline] if standing and deadline is not None else []

@@ -1,0 +1,169 @@
+"""The launcher's next step for a run: finish what was begun, else launch what is still open, else nothing.
+
+The launcher calls this again and again, each time with facts read anew, until it returns nothing; then it lets its
+lease go and looks once more. Every step can be repeated: the launch record and the slots carry the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lambdas.decisions.actions import (
+    Action,
+    Adopt,
+    Amend,
+    Ask,
+    Guarded,
+    Intend,
+    Measure,
+    MoveRun,
+    NoteAttempt,
+    Notify,
+    Tell,
+)
+from lambdas.decisions.answers import settle
+from lambdas.decisions.facts import Facts, Machine
+from lambdas.decisions.pools import Asked, Choice, Hopeless, Waiting, choose
+from lambdas.decisions.request import fleet_request, tags_of, token_of
+from lambdas.decisions.verdicts import Verdict, advice_on, cause_of
+from spotproof.contract import limits
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import NO_INSTANCE, Head, Launch, Slot
+from spotproof.contract.metrics import Metric
+from spotproof.contract.runspec import Placement, RunSpec
+from spotproof.contract.states import Cause, LaunchState, RunStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What is to be launched: a run that wants nodes, with everything that a launch needs."""
+
+    head: Head
+    spec: RunSpec
+    placement: Placement
+    claims: tuple[Slot, ...]
+
+
+def next_step(facts: Facts) -> tuple[Action, ...]:
+    """The actions that bring the run one step nearer to having no open claim; () when there is nothing to do now."""
+    unfinished = [launch for launch in facts.launches if launch.state is not LaunchState.CLOSED]
+    if unfinished:
+        return _finish(facts, unfinished[0])
+    claims = open_claims(facts)
+    if not claims or facts.head is None or facts.spec is None or not facts.head.status.wants_nodes:
+        return ()
+    if facts.spec.placement is None:
+        return _blocked(facts.head, Verdict.CONFIGURATION, "the run has no launch template: submit it again")
+    return _start(facts, _Order(head=facts.head, spec=facts.spec, placement=facts.spec.placement, claims=claims))
+
+
+def open_claims(facts: Facts) -> tuple[Slot, ...]:
+    """The slots whose successor has no instance and is in no unfinished launch."""
+    listed = {want for launch in facts.launches if launch.state is not LaunchState.CLOSED for want in launch.wants}
+    return tuple(slot for slot in facts.slots if slot.successor_instance == NO_INSTANCE and want_of(slot) not in listed)
+
+
+def want_of(slot: Slot) -> str:
+    """An open claim as launch records name it."""
+    return f"{slot.slot}:{slot.successor_incarnation}"
+
+
+def _finish(facts: Facts, launch: Launch) -> tuple[Action, ...]:
+    tagged = _tagged(facts, launch)
+    if launch.state is LaunchState.INTENDED:
+        adopted = tuple((one.instance, _pool(one)) for one in tagged)
+        if facts.head is not None and facts.head.status.wants_nodes:
+            return (Ask(launch=launch, zones=_zones(facts), adopted=adopted),)
+        if facts.now - launch.made_at < limits.UNKNOWN_TO_EC2_GRACE_S:
+            return ()  # DescribeInstances may not show yet what the launch made
+        return (Adopt(launch=launch, adopted=adopted),)
+    missing = tuple(one.instance for one in tagged if one.instance not in launch.instances)
+    if missing:
+        return (Amend(launch=launch, instances=missing),)
+    return settle(facts, launch)
+
+
+def _start(facts: Facts, order: _Order) -> tuple[Action, ...]:
+    if facts.now < order.head.next_launch_at:
+        return ()
+    if _budget_is_spent(facts, order):
+        return _paused(order.head, order.spec.budgets.recoveries)
+    lost = frozenset(slot.lost_pool for slot in order.claims if slot.lost_pool)
+    choice: Choice = choose(facts, order.spec, order.placement, lost=lost)
+    match choice:
+        case Asked():
+            return _launched(facts, order, choice)
+        case Waiting():
+            return (NoteAttempt(run=facts.run, next_launch_at=choice.until),)
+        case Hopeless():
+            return _blocked(order.head, choice.verdict, advice_on(choice.verdict))
+
+
+def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
+    number = facts.launches[-1].launch + 1 if facts.launches else 1
+    request = fleet_request(
+        asked,
+        order.placement,
+        wants=len(order.claims),
+        launch_tags=tags_of(stack=facts.stack, run=facts.run, launch=number),
+    )
+    launch = Launch(
+        run=facts.run,
+        launch=number,
+        state=LaunchState.INTENDED,
+        wants=tuple(want_of(slot) for slot in order.claims),
+        request=request,
+        token=token_of(request),
+        market=asked.market,
+        made_at=facts.now,
+    )
+    pools = sorted({candidate.name for candidate in asked.candidates})
+    intended = Tell(
+        run=facts.run,
+        what=HistoryKind.LAUNCH_INTENDED,
+        entry=str(number),
+        detail=f"launch {number} for {', '.join(launch.wants)} in {len(pools)} pools: {', '.join(pools)}"[:400],
+    )
+    ask = Ask(launch=launch, zones=order.placement.subnets)
+    return (Guarded(first=Intend(launch=launch), then=(intended, Measure(metric=Metric.LAUNCHES), ask)),)
+
+
+def _budget_is_spent(facts: Facts, order: _Order) -> bool:
+    fresh = facts.pointer is not None and facts.pointer.step > order.head.committed_step
+    return not fresh and order.head.recoveries >= order.spec.budgets.recoveries
+
+
+def _paused(head: Head, budget: int) -> tuple[Action, ...]:
+    reason = f"{budget} recoveries without a new commit: find out why none succeeds, then resume the run"
+    move = MoveRun(seen=head, to=RunStatus.PAUSED, cause=Cause.BUDGET, reason=reason)
+    return (Guarded(first=move, then=_announced(head, "paused", Cause.BUDGET, reason)),)
+
+
+def _blocked(head: Head, verdict: Verdict, reason: str) -> tuple[Action, ...]:
+    cause = cause_of(verdict)
+    move = MoveRun(seen=head, to=RunStatus.BLOCKED, cause=cause, reason=reason)
+    told = (*_announced(head, "blocked", cause, reason), Measure(metric=Metric.RUNS_BLOCKED))
+    return (Guarded(first=move, then=told),)
+
+
+def _announced(head: Head, status: str, cause: Cause, reason: str) -> tuple[Action, ...]:
+    return (
+        Tell(run=head.run, what=HistoryKind.STATUS, cause=cause, detail=f"{status}: {reason}"),
+        Notify(
+            subject=f"spotproof: run {head.run} is {status}", text=f"Run {head.run} is {status} ({cause}): {reason}."
+        ),
+    )
+
+
+def _tagged(facts: Facts, launch: Launch) -> tuple[Machine, ...]:
+    ours = [one for one in facts.machines if one.launch == launch.launch and not one.has_ended]
+    return tuple(sorted(ours, key=lambda machine: machine.instance))
+
+
+def _pool(machine: Machine) -> str:
+    return f"{machine.instance_type}#{machine.zone}#{machine.market.value}"
+
+
+def _zones(facts: Facts) -> tuple[str, ...]:
+    placement = None if facts.spec is None else facts.spec.placement
+    return () if placement is None else placement.subnets

@@ -1,0 +1,259 @@
+"""A run loses instances, with or without a notice: flush order, then one claim for each lost instance.
+
+All losses of a batch that belong to one run are one decision: one order names all leavers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lambdas.decisions.actions import Action, Claim, EndMember, Guarded, LosePool, Measure, Notify, Promote, Tell
+from lambdas.decisions.facts import Facts, Loss, occupant, parse_pool
+from lambdas.decisions.flush import order_flush, standing_leavers
+from lambdas.decisions.promotion import promoted, promotions
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import NO_INSTANCE, Member, Node, Slot
+from spotproof.contract.messages import Interruption, StateChange
+from spotproof.contract.metrics import Metric
+from spotproof.contract.states import Cause, Market, NoticeKind
+
+NOTICED = frozenset({Cause.INTERRUPTION, Cause.BLOCK_EXPIRY, Cause.MAINTENANCE, Cause.DRILL})
+
+
+class Place(StrEnum):
+    """Where a lost instance stands in its slot."""
+
+    HOLDER = "holder"  # and nobody has claimed it yet
+    CLAIMED = "claimed"  # the holder, whose successor is on its way
+    SUCCESSOR = "successor"
+    NOWHERE = "nowhere"  # replaced already, or never bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """A loss beside the slot that it concerns, after promotion."""
+
+    loss: Loss
+    slot: Slot
+    place: Place
+
+
+def loss_of_notice(message: Interruption, member: Member) -> Loss:
+    """The loss that an interruption warning announces."""
+    return Loss(
+        instance=message.instance,
+        slot=member.slot,
+        cause=Cause.INTERRUPTION,
+        at=message.at,
+        deadline_at=message.deadline_at,
+        pool=pool_of(member),
+        action=message.action.value,
+    )
+
+
+def loss_of_state(message: StateChange, member: Member) -> Loss:
+    """The loss that a state change tells after the fact."""
+    return Loss(
+        instance=message.instance,
+        slot=member.slot,
+        cause=Cause.DISAPPEARED,
+        at=message.at,
+        pool=pool_of(member),
+        action=message.state,
+    )
+
+
+def pool_of(member: Member) -> str | None:
+    """The pool that the member came from; None where nobody knows it."""
+    return f"{member.instance_type}#{member.zone}#{member.market.value}" if member.instance_type else None
+
+
+def decide(facts: Facts, losses: Sequence[Loss]) -> tuple[Action, ...]:
+    """Flush order, promotions, claims, in this order; () when every loss has been dealt with."""
+    raised = promotions(facts)
+    slots = promoted(facts, raised)
+    lost = [_placed(loss, slots[loss.slot]) for loss in _one_each(losses) if loss.slot in slots]
+    told = [notice for one in lost for notice in _noticed(facts, one)]
+    ended = [action for loss in losses for action in _ended(facts, loss)]
+    wanted = facts.head is not None and facts.head.status.wants_nodes
+    claims = [action for one in lost if wanted for action in _claim(facts, one)]
+    return (*_flush(facts, lost), *(_promotion(slot) for slot in raised), *claims, *told, *ended)
+
+
+def place_of(slot: Slot, instance: str) -> Place:
+    """Where the instance stands in the slot."""
+    if occupant(slot.successor_instance) == instance:
+        return Place.SUCCESSOR
+    if occupant(slot.holder_instance) == instance:
+        return Place.HOLDER if slot.successor_instance is None else Place.CLAIMED
+    return Place.NOWHERE
+
+
+def claim_of(facts: Facts, slot: Slot, loss: Loss) -> Guarded:
+    """The claim for a loss, and what follows from winning it."""
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.CLAIMED,
+        slot=slot.slot,
+        incarnation=slot.incarnation + 1,
+        instance=loss.instance,
+        cause=loss.cause,
+    )
+    claim = Claim(
+        seen=slot, instance=loss.instance, cause=loss.cause, deadline_at=loss.deadline_at, lost_pool=loss.pool
+    )
+    return Guarded(
+        first=claim,
+        then=(told, Measure(metric=Metric.CLAIMS), *_consequences(facts, slot, loss)),
+        otherwise=(Measure(metric=Metric.CLAIMS_LOST),),
+    )
+
+
+def _one_each(losses: Sequence[Loss]) -> list[Loss]:
+    """One loss for each instance; a notice, with its deadline, says more than a state change."""
+    best: dict[str, Loss] = {}
+    for loss in losses:
+        known = best.get(loss.instance)
+        if known is None or (known.deadline_at is None and loss.deadline_at is not None):
+            best[loss.instance] = loss
+    return list(best.values())
+
+
+def _placed(loss: Loss, slot: Slot) -> _Lost:
+    return _Lost(loss=loss, slot=slot, place=place_of(slot, loss.instance))
+
+
+def _promotion(slot: Slot) -> Guarded:
+    return Guarded(first=Promote(slot=slot))
+
+
+def _flush(facts: Facts, lost: Sequence[_Lost]) -> tuple[Action, ...]:
+    """One order for all leavers that still live. A claimed loss is ordered again only if no standing order names it."""
+    standing = standing_leavers(facts.head, facts.now)
+    leaving = [
+        one
+        for one in lost
+        if one.loss.deadline_at is not None
+        and one.loss.deadline_at > facts.now
+        and (one.place is Place.HOLDER or (one.place is Place.CLAIMED and _may_save(facts, one, standing)))
+    ]
+    if not leaving:
+        return ()
+    return order_flush(
+        facts,
+        kind=NoticeKind.INTERRUPTION,
+        cause=leaving[0].loss.cause,
+        leavers=frozenset(one.slot.slot for one in leaving),
+        deadline_at=min(one.loss.deadline_at or 0 for one in leaving),
+    )
+
+
+def _may_save(facts: Facts, one: _Lost, standing: frozenset[int]) -> bool:
+    """A holder that was claimed for another reason (silence, say) and now gets its first notice may still flush."""
+    return one.slot.slot not in standing and one.slot.cause not in NOTICED and facts.head is not None
+
+
+def _claim(facts: Facts, one: _Lost) -> tuple[Action, ...]:
+    match one.place:
+        case Place.NOWHERE:
+            return ()
+        case Place.CLAIMED:
+            return (Measure(metric=Metric.CLAIMS_LOST),)
+        case Place.HOLDER | Place.SUCCESSOR:
+            return () if _said_goodbye(facts, one) else (claim_of(facts, one.slot, one.loss),)
+
+
+def _said_goodbye(facts: Facts, one: _Lost) -> bool:
+    """A node that wrote `done` or `failed` and then went is no loss: repair reads what it wrote."""
+    node = node_in(facts, one.slot, one.loss.instance)
+    return one.loss.deadline_at is None and node is not None and node.phase.is_final
+
+
+def node_in(facts: Facts, slot: Slot, instance: str) -> Node | None:
+    """The newest beat of the instance in the place that it has in the slot."""
+    successor = occupant(slot.successor_instance) == instance
+    incarnation = slot.successor_incarnation if successor else slot.holder_incarnation
+    return facts.node_of(slot.slot, incarnation, instance)
+
+
+def _consequences(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
+    if loss.cause not in NOTICED:
+        unnoticed = loss.cause in {Cause.DISAPPEARED, Cause.SILENCE}
+        return (*_lost_news(facts, slot, loss), Measure(metric=Metric.LOSSES_WITHOUT_NOTICE)) if unnoticed else ()
+    pool = parse_pool(loss.pool or "")
+    taken: list[Action] = [
+        Measure(metric=Metric.INTERRUPTIONS, cause=loss.cause.value),
+        Measure(metric=Metric.NOTICE_TO_CLAIM, value=max(0, facts.now - loss.at)),
+    ]
+    if pool is not None and pool[2] is Market.SPOT:
+        taken.append(LosePool(region=facts.region, instance_type=pool[0], zone=pool[1], market=pool[2]))
+    missed = loss.deadline_at is not None and loss.deadline_at <= facts.now
+    return (*taken, *(_missed(facts, slot, loss) if missed else ()))
+
+
+def _missed(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
+    """The notice came when its deadline was over: nothing to flush, and the run goes on from the last commit (EV-16)."""
+    step = None if facts.pointer is None else facts.pointer.step
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.LOST,
+        slot=slot.slot,
+        incarnation=slot.holder_incarnation,
+        instance=loss.instance,
+        cause=loss.cause,
+        step=step,
+        detail="flush: missed",
+    )
+    return (told, Measure(metric=Metric.FLUSHES_FAILED))
+
+
+def _lost_news(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
+    step = None if facts.pointer is None else facts.pointer.step
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.LOST,
+        slot=slot.slot,
+        incarnation=slot.holder_incarnation,
+        instance=loss.instance,
+        cause=loss.cause,
+        step=step,
+        detail=loss.action,
+    )
+    since = "from the start" if step is None else f"from step {step}"
+    text = (
+        f"Slot {slot.slot} of run {facts.run} lost {loss.instance} ({loss.cause}). It goes on {since}; nothing to do."
+    )
+    return (told, Notify(subject=f"spotproof: run {facts.run} lost a node without notice", text=text))
+
+
+def _noticed(facts: Facts, one: _Lost) -> tuple[Action, ...]:
+    if one.loss.cause not in NOTICED or one.place is Place.NOWHERE:
+        return ()
+    incarnation = one.slot.successor_incarnation if one.place is Place.SUCCESSOR else one.slot.holder_incarnation
+    return (
+        Tell(
+            run=facts.run,
+            what=HistoryKind.NOTICE,
+            slot=one.slot.slot,
+            incarnation=incarnation,
+            instance=one.loss.instance,
+            cause=one.loss.cause,
+            detail=one.loss.action,
+            at=one.loss.at,
+        ),
+    )
+
+
+def _ended(facts: Facts, loss: Loss) -> tuple[Action, ...]:
+    if loss.action not in {"shutting-down", "terminated"}:
+        return ()
+    told = Tell(run=facts.run, what=HistoryKind.ENDED, slot=loss.slot, instance=loss.instance, at=loss.at)
+    return (Guarded(first=EndMember(instance=loss.instance), then=(told,)),)
+
+
+def may_be_open(facts: Facts, actions: Sequence[Action]) -> bool:
+    """Whether the launcher has something to look for: a claim was made just now, or one was seen open."""
+    claimed = any(isinstance(action, Guarded) and isinstance(action.first, Claim) for action in actions)
+    return claimed or any(slot.successor_instance == NO_INSTANCE for slot in facts.slots)

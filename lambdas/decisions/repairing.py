@@ -1,0 +1,246 @@
+"""What the sweep's look at one run repairs: everything that an event would have told, had it come.
+
+Reads the whole run once. Open claims and unfinished launches are the launcher's, which looks right after this.
+"""
+
+from __future__ import annotations
+
+from lambdas.decisions import ending, silence
+from lambdas.decisions.actions import (
+    Action,
+    Claim,
+    Commit,
+    CountRun,
+    Forget,
+    Guarded,
+    Measure,
+    MoveRun,
+    NoteCommit,
+    Notify,
+    Promote,
+    Reschedule,
+    Tell,
+    Terminate,
+)
+from lambdas.decisions.facts import Facts, Loss, Machine, occupant
+from lambdas.decisions.losses import claim_of, node_in
+from lambdas.decisions.promotion import promoted, promotions
+from spotproof.contract import limits
+from spotproof.contract.exits import ExitCode
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import NO_INSTANCE, Head, Member, Node, Slot
+from spotproof.contract.metrics import Metric
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
+
+COMMIT_PATIENCE_S = 120  # a complete checkpoint that nobody committed for this long has lost its agents
+ENDED_LOOK_S = 300  # how often a paused or blocked run is looked at
+
+
+def decide(facts: Facts) -> tuple[Action, ...]:
+    """Everything that is due for the run now."""
+    if facts.head is None:
+        return (Forget(run=facts.run),)
+    raised = promotions(facts)
+    slots = promoted(facts, raised)
+    known = (*_commits(facts, facts.head), *(step for slot in raised for step in _promotion(facts, slot)))
+    if not facts.head.status.wants_nodes:
+        return (*known, *ending.decide(facts, facts.head, slots))
+    settled = _finished(facts, facts.head, slots)
+    if settled:
+        return (*known, *settled)
+    return (*known, *_failures(facts, facts.head, slots), *_losses(facts, slots), *ending.orphans(facts, slots))
+
+
+def next_look(facts: Facts) -> tuple[Action, ...]:
+    """When the sweep looks again: each minute while the run wants nodes, since silence must be seen within 120 s."""
+    if facts.live is None or facts.head is None or not facts.head.status.is_live:
+        return ()
+    period_s = limits.SWEEP_PERIOD_S if facts.head.status in _WATCHED else ENDED_LOOK_S
+    # A little earlier than the period: the next sweep that is due must not miss it by a second.
+    return (Reschedule(seen=facts.live, due_at=facts.now + period_s - limits.SWEEP_PERIOD_S // 4),)
+
+
+_WATCHED = frozenset({RunStatus.ACTIVE, RunStatus.STOPPING})
+
+
+def _commits(facts: Facts, head: Head) -> tuple[Action, ...]:
+    """The newest commit for the budgets, and checkpoints that are complete and that nobody is left to commit."""
+    actions: list[Action] = []
+    if facts.pointer is not None and facts.pointer.step > head.committed_step:
+        told = Tell(
+            run=facts.run, what=HistoryKind.COMMITTED, step=facts.pointer.step, at=facts.pointer.committed_at or None
+        )
+        actions += [NoteCommit(run=facts.run, step=facts.pointer.step), told]
+    newest = 0 if facts.sealed is None else facts.sealed.generation
+    actions += [
+        Commit(run=facts.run, generation=one.generation, step=one.step, world=one.world)
+        for one in facts.checkpoints[:1]
+        if one.generation == newest
+        and one.committed_at is None
+        and len(one.done) == one.world
+        and facts.now - one.begun_at > COMMIT_PATIENCE_S
+    ]
+    return tuple(actions)
+
+
+def _promotion(facts: Facts, slot: Slot) -> tuple[Action, ...]:
+    """The successor has joined: it is the holder now, and the one before it has left with its flush done or not."""
+    sealed = facts.sealed
+    promoted_to = Tell(
+        run=facts.run,
+        what=HistoryKind.PROMOTED,
+        slot=slot.slot,
+        incarnation=slot.successor_incarnation,
+        instance=slot.successor_instance,
+        step=None if sealed is None else sealed.start_step,
+        detail="" if sealed is None else f"generation {sealed.generation}",
+        at=None if sealed is None else sealed.sealed_at,
+    )
+    return (Guarded(first=Promote(slot=slot), then=(promoted_to, *_flush_outcome(facts, slot))),)
+
+
+def _flush_outcome(facts: Facts, slot: Slot) -> tuple[Action, ...]:
+    before = facts.node_of(slot.slot, slot.holder_incarnation, slot.holder_instance)
+    if before is None or before.flush is None or slot.cause is not Cause.INTERRUPTION:
+        return ()
+    durable = before.flush is FlushOutcome.COMMITTED
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.FLUSHED,
+        slot=slot.slot,
+        incarnation=slot.holder_incarnation,
+        instance=slot.holder_instance,
+        step=before.flush_step,
+        detail=before.flush.value,
+        at=before.beat_at or None,
+    )
+    return (told, Measure(metric=Metric.FLUSHES_COMMITTED if durable else Metric.FLUSHES_FAILED))
+
+
+def _finished(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ...]:
+    """Every holder has said `done`: so is the run."""
+    nodes = [_holder_node(facts, slot) for slot in slots.values()]
+    if not nodes or not all(node is not None and node.phase is NodePhase.DONE for node in nodes):
+        return ()
+    step = max((node.step for node in nodes if node is not None), default=0)
+    reason = f"every slot finished at step {step}"
+    move = MoveRun(seen=head, to=RunStatus.DONE, cause=Cause.USER, reason=reason)
+    told = Tell(run=facts.run, what=HistoryKind.STATUS, step=step, detail=f"done: {reason}")
+    return (Guarded(first=move, then=(told,)),)
+
+
+def _failures(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ...]:
+    """A trainer failed by itself. A burst counts once; the third without progress ends the run (MN-05)."""
+    failed = [slot for slot in slots.values() if _has_failed(facts, slot) and slot.successor_instance is None]
+    if not failed:
+        return ()
+    node = _holder_node(facts, failed[0])
+    code = None if node is None else node.exit_code
+    budget = limits.TRAINER_FAILURES if facts.spec is None else facts.spec.budgets.trainer_failures
+    fresh = facts.pointer is not None and facts.pointer.step > head.committed_step
+    failures = (0 if fresh else head.trainer_failures) + 1
+    if failures >= budget or code == ExitCode.BAD_CONFIGURATION:
+        return _failed(facts, head, failed[0], code=code, failures=failures)
+    count: tuple[Action, ...] = (CountRun(run=facts.run, trainer_failures=1),)
+    claims = [_replaced(facts, slot, Cause.TRAINER_ERROR, count if slot is failed[0] else ()) for slot in failed]
+    return tuple(claims)
+
+
+def _failed(facts: Facts, head: Head, slot: Slot, *, code: int | None, failures: int) -> tuple[Action, ...]:
+    reason = f"the trainer of slot {slot.slot} ended with {code}, {failures} times without progress: read its log"
+    move = MoveRun(seen=head, to=RunStatus.FAILED, cause=Cause.TRAINER_ERROR, reason=reason)
+    told = (
+        Tell(run=facts.run, what=HistoryKind.STATUS, cause=Cause.TRAINER_ERROR, detail=f"failed: {reason}"),
+        Notify(subject=f"spotproof: run {facts.run} has failed", text=f"Run {facts.run} has failed: {reason}."),
+    )
+    return (Guarded(first=move, then=told),)
+
+
+def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
+    """Empty places, nodes that EC2 calls gone, nodes that are silent, nodes that never joined."""
+    quiet = silence.silent(facts, tuple(slots.values()))
+    broken = bool(quiet) and silence.is_mass(facts.silence)
+    actions: list[Action] = [*silence.alarm(facts)] if broken else []
+    for slot in slots.values():
+        actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)
+    return tuple(actions)
+
+
+def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, ...]:
+    successor, holder = occupant(slot.successor_instance), occupant(slot.holder_instance)
+    if slot.successor_instance is not None and successor is None:
+        return ()  # an open claim: the launcher's
+    instance = successor or holder
+    if instance is None:
+        claim = Claim(seen=slot, instance=NO_INSTANCE, cause=Cause.SUBMIT, deadline_at=facts.now)
+        return (Guarded(first=claim, then=(Measure(metric=Metric.CLAIMS),)),)
+    node = node_in(facts, slot, instance)
+    if node is not None and node.phase.is_final:
+        return ()  # it said `done` or `failed` before it went
+    if _is_gone(facts, slot, instance):
+        return (claim_of(facts, slot, _loss_of(facts, slot, instance, Cause.DISAPPEARED)),)
+    if instance in quiet:
+        return (claim_of(facts, slot, _loss_of(facts, slot, instance, Cause.SILENCE)),)
+    if successor is not None and _never_joined(facts, slot, node):
+        return (_replaced(facts, slot, Cause.NEVER_JOINED, (Measure(metric=Metric.NEVER_JOINED),)),)
+    return ()
+
+
+def _is_gone(facts: Facts, slot: Slot, instance: str) -> bool:
+    """EC2 calls it neither pending nor running, or does not know it a minute after it was bound."""
+    machine = facts.machine(instance)
+    if machine is not None:
+        return not machine.is_alive
+    bound_at = slot.successor_bound_at if slot.successor_instance == instance else None
+    return bound_at is None or facts.now - bound_at > limits.UNKNOWN_TO_EC2_GRACE_S
+
+
+def _never_joined(facts: Facts, slot: Slot, node: Node | None) -> bool:
+    patience_s = limits.FIRST_HEARTBEAT_S if facts.spec is None else facts.spec.liveness.first_heartbeat_s
+    beats = node is not None and node.beat_at > 0
+    return not beats and slot.successor_bound_at is not None and facts.now - slot.successor_bound_at > patience_s
+
+
+def _replaced(facts: Facts, slot: Slot, cause: Cause, then: tuple[Action, ...]) -> Guarded:
+    """Claim the place of a node that still runs, then end it if it is ours: the claim comes first."""
+    instance = occupant(slot.successor_instance) or occupant(slot.holder_instance) or NO_INSTANCE
+    claim = claim_of(facts, slot, _loss_of(facts, slot, instance, cause))
+    machine = facts.machine(instance)
+    end = (Terminate(instances=(instance,)),) if is_ours(facts, machine) else ()
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.NEVER_JOINED if cause is Cause.NEVER_JOINED else HistoryKind.LOST,
+        slot=slot.slot,
+        incarnation=slot.incarnation,
+        instance=instance,
+        cause=cause,
+    )
+    return Guarded(first=claim.first, then=(*claim.then, told, *then, *end), otherwise=claim.otherwise)
+
+
+def is_ours(facts: Facts, machine: Machine | None) -> bool:
+    """Whether we may end it: it carries our stack's tag and a launch tag. Hand-tagged ones never."""
+    return machine is not None and machine.launch is not None and machine.stack == facts.stack
+
+
+def _loss_of(facts: Facts, slot: Slot, instance: str, cause: Cause) -> Loss:
+    machine, member = facts.machine(instance), _member(facts, instance)
+    pool = None
+    if machine is not None and machine.zone:
+        pool = f"{machine.instance_type}#{machine.zone}#{machine.market.value}"
+    elif member is not None and member.instance_type:
+        pool = f"{member.instance_type}#{member.zone}#{member.market.value}"
+    return Loss(instance=instance, slot=slot.slot, cause=cause, at=facts.now, pool=pool)
+
+
+def _member(facts: Facts, instance: str) -> Member | None:
+    return next((member for member in facts.members if member.instance == instance), None)
+
+
+def _holder_node(facts: Facts, slot: Slot) -> Node | None:
+    return facts.node_of(slot.slot, slot.holder_incarnation, slot.holder_instance)
+
+
+def _has_failed(facts: Facts, slot: Slot) -> bool:
+    node = _holder_node(facts, slot)
+    return node is not None and node.phase is NodePhase.FAILED

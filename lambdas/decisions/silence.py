@@ -1,0 +1,49 @@
+"""Silence of running nodes, and the breaker that keeps an outage of ours from being taken for their death."""
+
+from __future__ import annotations
+
+from lambdas.decisions.actions import Action, Measure, Tell
+from lambdas.decisions.facts import Facts, Silence, occupant
+from spotproof.contract import limits
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import Node, Slot
+from spotproof.contract.metrics import Metric
+from spotproof.contract.states import Cause
+
+
+def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
+    """The instances that have beaten once and not for `silence_s`; final phases are no silence."""
+    patience_s = limits.SILENCE_S if facts.spec is None else facts.spec.liveness.silence_s
+    return frozenset(
+        node.instance
+        for node in facts.nodes
+        if _is_in_charge(slots, node)
+        and not node.phase.is_final
+        and node.beat_at
+        and facts.now - node.beat_at > patience_s
+    )
+
+
+def is_mass(stack: Silence) -> bool:
+    """At least 5 slots and over 20 % of the stack's slots are silent: that is our outage, not theirs."""
+    return stack.silent >= limits.MASS_SILENCE_MIN_SLOTS and stack.silent > limits.MASS_SILENCE_SHARE * stack.slots
+
+
+def alarm(facts: Facts) -> tuple[Action, ...]:
+    """Nothing is replaced for silence until beats return; the metric's alarm tells people."""
+    counted = f"{facts.silence.silent} of {facts.silence.slots} slots"
+    return (
+        Measure(metric=Metric.MASS_SILENCE),
+        Tell(run=facts.run, what=HistoryKind.MASS_SILENCE, cause=Cause.SILENCE, detail=counted),
+    )
+
+
+def _is_in_charge(slots: tuple[Slot, ...], node: Node) -> bool:
+    """Whether the node's loss could be claimed: the newest of its slot."""
+    for slot in slots:
+        if slot.slot != node.slot:
+            continue
+        if slot.successor_instance is not None:
+            return (slot.successor_incarnation, occupant(slot.successor_instance)) == (node.incarnation, node.instance)
+        return (slot.holder_incarnation, occupant(slot.holder_instance)) == (node.incarnation, node.instance)
+    return False

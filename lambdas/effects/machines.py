@@ -1,0 +1,84 @@
+"""EC2 instances: what EC2 says of them, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from lambdas.decisions.facts import Machine
+from spotproof.contract import tags
+from spotproof.contract.states import Market
+from spotproof.store.awserrors import aws_failures, code_of, error_for
+
+PAGE: Final = 200  # ids of one filter; EC2 takes as many values
+_GONE: Final = "InvalidInstanceID.NotFound"
+
+
+class Machines:
+    """Instances as EC2 describes them; DescribeInstances is eventually consistent."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def of_run(self, stack: str, run: str) -> tuple[Machine, ...]:
+        """Every instance that carries the stack's and the run's tag, whoever launched it."""
+        return tuple(self._described([_tag(tags.STACK, stack), _tag(tags.RUN, run)]))
+
+    def opted_in(self, stack: str, instances: Sequence[str]) -> tuple[Machine, ...]:
+        """Those of `instances` that carry the stack's tag now: the tag read here is the authority, not an event.
+
+        By filter and not by id: an id that is gone would fail the whole call.
+        """
+        found: list[Machine] = []
+        for first in range(0, len(instances), PAGE):
+            ids = {"Name": "instance-id", "Values": list(instances[first : first + PAGE])}
+            found += self._described([ids, _tag(tags.STACK, stack)])
+        return tuple(machine for machine in found if machine.run)
+
+    def terminate(self, instances: Sequence[str]) -> None:
+        """End the instances; one that is gone already is success. Raises StoreError."""
+        for first in range(0, len(instances), PAGE):
+            self._terminate(list(instances[first : first + PAGE]))
+
+    def _terminate(self, instances: list[str]) -> None:
+        try:
+            self._client.terminate_instances(InstanceIds=instances)
+        except aws_failures() as failure:
+            if code_of(failure) != _GONE:
+                raise error_for(failure, doing=f"terminate {', '.join(instances)}") from failure
+            if len(instances) > 1:  # one id that is gone keeps the others alive: end them one by one
+                for instance in instances:
+                    self._terminate([instance])
+
+    def _described(self, filters: list[dict[str, Any]]) -> Iterator[Machine]:
+        request: dict[str, Any] = {"Filters": filters, "MaxResults": 1000}
+        while True:
+            try:
+                page = self._client.describe_instances(**request)
+            except aws_failures() as failure:
+                raise error_for(failure, doing="describe instances") from failure
+            for reservation in page.get("Reservations", ()):
+                yield from map(_machine, reservation.get("Instances", ()))
+            if not page.get("NextToken"):
+                return
+            request["NextToken"] = page["NextToken"]
+
+
+def _tag(key: str, value: str) -> dict[str, Any]:
+    return {"Name": f"tag:{key}", "Values": [value]}
+
+
+def _machine(described: Mapping[str, Any]) -> Machine:
+    found = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
+    launch = found.get(tags.LAUNCH, "")
+    return Machine(
+        instance=described["InstanceId"],
+        state=described["State"]["Name"],
+        instance_type=described.get("InstanceType", ""),
+        zone=(described.get("Placement") or {}).get("AvailabilityZone", ""),
+        market=Market.SPOT if described.get("InstanceLifecycle") == "spot" else Market.ON_DEMAND,
+        launched_at=int(described["LaunchTime"].timestamp()),
+        run=found.get(tags.RUN, ""),
+        stack=found.get(tags.STACK, ""),
+        launch=int(launch) if launch.isdigit() else None,
+    )
