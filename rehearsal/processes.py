@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 from rehearsal.warden import descendants, signal_all
 
@@ -71,7 +72,7 @@ class Processes:
         self._lock = threading.Lock()
         self._closed = False
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,19 +22,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import boto3
 from botocore.config import Config
 
 from rehearsal.deploy import CdkCli, Toolchain
 from rehearsal.nodes.hosts import Hosts
-from rehearsal.plane import moto_edges, resources
+from rehearsal.plane import moto_edges, public_parameters, resources
 from rehearsal.plane.account import OPERATOR_KEY, OPERATOR_SECRET, Account
 from rehearsal.plane.bus import Bus
 from rehearsal.plane.calls import CallLog
 from rehearsal.plane.commands import Commands
 from rehearsal.plane.compute import Compute
+from rehearsal.plane.coverage import Coverage, coverage
 from rehearsal.plane.dropped import Dropped
 from rehearsal.plane.faults import FaultTable
 from rehearsal.plane.fleet import Fleets
@@ -47,7 +48,6 @@ from rehearsal.plane.object_proxy import ObjectProxy
 from rehearsal.plane.object_server import ObjectServer
 from rehearsal.plane.pollers import Pollers
 from rehearsal.plane.queues import Queues
-from rehearsal.plane.coverage import Coverage, coverage
 from rehearsal.plane.resources import Deployed
 from rehearsal.plane.schedules import Schedules
 from rehearsal.plane.server import Endpoint
@@ -100,9 +100,7 @@ class Region:
             account=account, market=self.market, templates=templates, timeline=timeline, emit=self._state_changed
         )
         fleets = Fleets(market=self.market, instances=self.instances, templates=templates)
-        compute = Compute(
-            account=account, market=self.market, instances=self.instances, tag_changed=self._tag_changed
-        )
+        compute = Compute(account=account, market=self.market, instances=self.instances, tag_changed=self._tag_changed)
         self.commands = Commands(account=account, instances=self.instances, emit=self.emit)
         self.functions = Functions(
             account=account,
@@ -121,9 +119,7 @@ class Region:
             timeline=timeline,
             seed=seed,
         )
-        self.pollers = Pollers(
-            account=account, queues=self.queues, functions=self.functions, concurrency=concurrency
-        )
+        self.pollers = Pollers(account=account, queues=self.queues, functions=self.functions, concurrency=concurrency)
         self.schedules = Schedules(account=account, bus=self.bus, queues=self.queues, functions=self.functions)
         self.hosts = Hosts(
             account=account,
@@ -150,7 +146,7 @@ class Region:
         self.endpoint.around = compute.around()
 
     # ------------------------------------------------------------------ life
-    def __enter__(self) -> Region:
+    def __enter__(self) -> Self:
         """Starts the account and the object server; returns when both answer."""
         self.workdir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as starting:
@@ -198,6 +194,7 @@ class Region:
         if not self._bootstrapped:
             cli.bootstrap(cdk_out)
             self._bootstrapped = True
+        public_parameters.provide(self.account, public_parameters.wanted(cdk_out))
         cli.deploy(cdk_out)
         return self.settle(check=check)
 
@@ -239,7 +236,7 @@ class Region:
         if service == "s3":
             return self.objects.client()
         return boto3.client(
-            service,
+            cast(Any, service),  # any service; the stubs know only names that are written out
             endpoint_url=self._endpoints["AWS_ENDPOINT_URL"],
             region_name=self.region,
             aws_access_key_id=OPERATOR_KEY,

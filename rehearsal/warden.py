@@ -2,9 +2,10 @@
 
     python -I -S warden.py LIFELINE_FD[,FD...] -- ARGV...
 
-It runs ARGV (with the further FDs open), adopts every orphan below itself (PR_SET_CHILD_SUBREAPER, so `setsid` and double forks do not escape),
-and ends them all with SIGKILL when it gets SIGTERM or when the lifeline pipe closes, which is what happens when the
-rehearsal itself dies, however it dies. It outlives ARGV as long as orphans live, as a machine outlives its boot script.
+It runs ARGV with the further FDs open, adopts every orphan below itself (PR_SET_CHILD_SUBREAPER: neither `setsid` nor
+a double fork escapes) and ends them all with SIGKILL when it gets SIGTERM or when the lifeline pipe closes, which is
+what happens when the rehearsal itself dies, however it dies. It outlives ARGV as long as orphans live, as a machine
+outlives its boot script.
 Exit status: that of ARGV (128 + n for signal n).
 """
 
@@ -108,7 +109,8 @@ def main(argv: list[str]) -> int:
     signal.set_wakeup_fd(poked, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    child = subprocess.Popen(command, pass_fds=passed, preexec_fn=_default_signals)
+    # This process has one thread, so what preexec_fn is warned of cannot happen.
+    child = subprocess.Popen(command, pass_fds=passed, preexec_fn=_default_signals)  # noqa: PLW1509
     return watch(child.pid, lifeline, wakeup)
 
 

@@ -96,7 +96,13 @@ class Hosts:
         )
         with self._lock:
             self.nodes[instance_id] = node
-        self._note(instance_id, "booted", type=identity.instance_type, zone=identity.zone, tags=self._instances.tags(instance_id))
+        self._note(
+            instance_id,
+            "booted",
+            type=identity.instance_type,
+            zone=identity.zone,
+            tags=self._instances.tags(instance_id),
+        )
         node.boot(self._host())
 
     def destroy(self, instance_id: str) -> None:

@@ -192,23 +192,27 @@ class Metadata(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
         del format, args
 
-    def do_PUT(self) -> None:  # noqa: N802  the base class's name
+    def do_PUT(self) -> None:
         if self._troubled():
             return
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path == "/rehearsal/power-off":
             self.imds.power_off()
-            return self._reply(200, "")
-        if self.path != "/latest/api/token" or self.headers.get("X-Forwarded-For"):
-            return self._reply(403 if self.headers.get("X-Forwarded-For") else 404, "")
-        token = self.imds.new_token(self.headers.get(TTL_HEADER, ""))
-        self._reply(400 if token is None else 200, token or "")
+            self._reply(200, "")
+        elif self.headers.get("X-Forwarded-For"):
+            self._reply(403, "")
+        elif self.path != "/latest/api/token":
+            self._reply(404, "")
+        else:
+            token = self.imds.new_token(self.headers.get(TTL_HEADER, ""))
+            self._reply(400 if token is None else 200, token or "")
 
-    def do_GET(self) -> None:  # noqa: N802  the base class's name
+    def do_GET(self) -> None:
         if self._troubled():
             return
         if not self.imds.knows(self.headers.get(TOKEN_HEADER, "")):
-            return self._reply(401, "")
+            self._reply(401, "")
+            return
         path = unquote(self.path.split("?", 1)[0]).removeprefix("/latest/")
         page = self.imds.page(path)
         self._reply(404 if page is None else 200, page or "")

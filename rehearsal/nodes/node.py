@@ -173,7 +173,9 @@ def _script(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-def identity_of(instance: Any, *, region: str, account: str, role: str, profile_arn: str, tags_allowed: bool) -> Identity:
+def identity_of(
+    instance: Any, *, region: str, account: str, role: str, profile_arn: str, tags_allowed: bool
+) -> Identity:
     """moto's instance as its own metadata service describes it."""
     user_data = str(instance.user_data) if instance.user_data is not None else ""
     return Identity(

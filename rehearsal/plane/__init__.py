@@ -1,1 +1,1 @@
-"""The emulated account: one moto, behind one lock, with what moto lacks replaced. See `rehearsal.region` for its use."""
+"""The emulated account: one moto behind one lock, with what it lacks replaced. `rehearsal.region` puts it together."""

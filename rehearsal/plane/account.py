@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from moto.backends import get_backend
 from moto.core.base_backend import BackendDict
@@ -48,7 +48,7 @@ class Account:
 
     def backend(self, service: str) -> Any:
         """moto's state of one service in this Region (or partition)."""
-        backends: BackendDict[Any] = get_backend(service)  # type: ignore[arg-type]
+        backends: BackendDict[Any] = get_backend(cast(Any, service))
         return backends[self.id]["aws" if service in GLOBAL else self.region]
 
     @property

@@ -1,4 +1,4 @@
-"""The default event bus: what is emitted reaches the targets of the deployed rules, at least once, in no promised order."""
+"""The default event bus: an event reaches the targets of the deployed rules, at least once, in no promised order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from moto.events.utils import EventTemplateParser
 
@@ -187,7 +187,5 @@ def _payload(target: dict[str, Any], event: Event) -> Any:
     return EventTemplateParser.parse(
         input_template=transformer.get("InputTemplate"),
         input_paths_map=transformer.get("InputPathsMap", {}),
-        event=event,
+        event=cast(Any, event),
     )
-
-

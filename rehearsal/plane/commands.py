@@ -322,5 +322,5 @@ def _shell(step: dict[str, Any], declared: dict[str, Any], values: dict[str, lis
         if declared[name].get("interpolationType") == "ENV_VAR":
             env[f"SSM_{name}"] = joined
         else:
-            script = re.sub(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", lambda _, j=joined: j, script)
+            script = joined.join(re.split(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", script))
     return Step(name=step["name"], script=script, env=env, timeout_s=float(inputs.get("timeoutSeconds", 3600)))

@@ -91,7 +91,7 @@ class Compute:
         params = call.params
         known = self._tokens.check(params)
         if known is not None:
-            return known  # type: ignore[no-any-return]
+            return known
         before = {i.id for i in self._account.ec2.all_instances()}
         answer = proceed()
         made = [i for i in self._account.ec2.all_instances() if i.id not in before]
@@ -103,7 +103,7 @@ class Compute:
                 raise AwsFailure(refusal, f"{refusal}: {instance.instance_type} in {instance.availability_zone}")
         for instance in made:
             self._instances.adopt(instance)
-        return answer if answer[0] >= 300 else self._tokens.once(params, lambda: answer)  # type: ignore[no-any-return]
+        return answer if answer[0] >= 300 else self._tokens.once(params, lambda: answer)
 
     def _forget(self, made: list[Any]) -> None:
         ids = {instance.id for instance in made}
@@ -118,7 +118,7 @@ class Compute:
             return proceed()
         asked = set(call.params.get("InstanceIds") or [])
         if asked & young:
-            unknown = sorted(asked & young)[0]
+            unknown = min(asked & young)
             raise AwsFailure("InvalidInstanceID.NotFound", f"The instance ID '{unknown}' does not exist")
         reservations = self._account.ec2.reservations
         hidden = {k: r for k, r in reservations.items() if young & {i.id for i in r.instances}}
@@ -138,5 +138,3 @@ class Compute:
                 if str(resource_id).startswith("i-"):
                     self._tag_changed(str(resource_id), keys)
         return answer
-
-

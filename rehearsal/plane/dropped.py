@@ -72,7 +72,7 @@ class Dropped:
         self._account.functions.get_function(name).event_invoke_config = []
         self._account.functions.put_function_event_invoke_config(name, _whole_numbers(config))
 
-    def event_source_mapping(self, resource: Resource) -> None:
+    def event_source_mapping(self, resource: Resource) -> None:  # noqa: ARG002  one signature for all
         """moto would call the function itself, inside SendMessage: the plane's own pollers do that (see `pollers`)."""
         for queue in self._account.queues.queues.values():
             queue.lambda_event_source_mappings.clear()
@@ -107,7 +107,7 @@ class Dropped:
             statistic=properties.get("Statistic"),
             extended_statistic=properties.get("ExtendedStatistic"),
             description=properties.get("AlarmDescription"),
-            dimensions=[{"name": d["Name"], "value": d["Value"]} for d in properties.get("Dimensions", [])],
+            dimensions=properties.get("Dimensions", []),
             alarm_actions=properties.get("AlarmActions", []),
             ok_actions=properties.get("OKActions", []),
             treat_missing_data=properties.get("TreatMissingData"),
@@ -128,8 +128,8 @@ class Dropped:
             target=properties["Target"],
             state=properties.get("State", "ENABLED"),
             kms_key_arn=properties.get("KmsKeyArn", ""),
-            start_date=properties.get("StartDate", ""),
-            end_date=properties.get("EndDate", ""),
+            start_date=properties.get("StartDate"),
+            end_date=properties.get("EndDate"),
             action_after_completion=None,
         )
 

@@ -23,7 +23,7 @@ from rehearsal.timeline import Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """One finished invocation. `error` is '' for success, else the error type (`TimedOut`, `Crashed`, the handler's)."""
+    """One finished invocation. `error` is '' for success, else a type: `TimedOut`, `Crashed` or the handler's own."""
 
     function: str
     at: float

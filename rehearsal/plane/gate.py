@@ -120,7 +120,11 @@ class Gate:
         yield from differ("KeySchema", wanted.get("KeySchema"), described["KeySchema"])
         yield from differ("BillingMode", wanted.get("BillingMode"), described["BillingModeSummary"]["BillingMode"])
         yield from differ("TTL", _at(wanted, "TimeToLiveSpecification", "AttributeName"), ttl.get("AttributeName"))
-        pitr = "ENABLED" if true(_at(wanted, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled")) else "DISABLED"
+        pitr = (
+            "ENABLED"
+            if true(_at(wanted, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled"))
+            else "DISABLED"
+        )
         yield from differ("PointInTimeRecovery", pitr, recovery)
         protected = described.get("DeletionProtectionEnabled", False)
         yield from differ("DeletionProtection", true(wanted.get("DeletionProtectionEnabled")), protected)
@@ -133,7 +137,9 @@ class Gate:
         rules = _at(wanted, "LifecycleConfiguration", "Rules") or []
         if rules:
             there = client.get_bucket_lifecycle_configuration(Bucket=name)["Rules"]
-            yield from differ("Lifecycle", sorted(lifecycle_rule(r)["ID"] for r in rules), sorted(r["ID"] for r in there))
+            yield from differ(
+                "Lifecycle", sorted(lifecycle_rule(r)["ID"] for r in rules), sorted(r["ID"] for r in there)
+            )
 
     def _function(self, resource: Resource) -> Iterator[str]:
         described = self._client("lambda").get_function_configuration(FunctionName=resource.physical_id)
@@ -218,7 +224,10 @@ class Gate:
     def _launch_template(self, resource: Resource) -> Iterator[str]:
         client = self._client("ec2")
         versions = client.describe_launch_template_versions(LaunchTemplateId=resource.physical_id, Versions=["$Latest"])
-        data, wanted = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"], resource.properties["LaunchTemplateData"]
+        data, wanted = (
+            versions["LaunchTemplateVersions"][0]["LaunchTemplateData"],
+            resource.properties["LaunchTemplateData"],
+        )
         yield from differ("user data is there", bool(wanted.get("UserData")), bool(data.get("UserData")))
         for name, value in (wanted.get("MetadataOptions") or {}).items():
             yield from differ(f"MetadataOptions.{name}", value, (data.get("MetadataOptions") or {}).get(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Callable
@@ -71,7 +72,9 @@ class Instances:
         """A new instance in state pending; it runs `boot_s` later."""
         data = launch.template.data
         reservation = self._account.ec2.run_instances(
-            self._templates.image(str(launch.overrides.get("ImageId") or data.get("ImageId") or "ami-00000000000000000")),
+            self._templates.image(
+                str(launch.overrides.get("ImageId") or data.get("ImageId") or "ami-00000000000000000")
+            ),
             1,
             _user_data(data.get("UserData")),
             [],
@@ -130,7 +133,7 @@ class Instances:
                 if by_owner:
                     lifecycle = "spot" if instance.lifecycle == "spot" else "on-demand"
                     self._market.give_back(instance.instance_type, instance.availability_zone, lifecycle)
-                self._timeline.after(self.shutdown_s, lambda i=instance.id, o=by_owner: self._end(i, by_owner=o))
+                self._timeline.after(self.shutdown_s, functools.partial(self._end, instance.id, by_owner=by_owner))
             changes.append((instance.id, before, instance.state))
         return changes
 

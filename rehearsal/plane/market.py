@@ -39,7 +39,7 @@ class Market:
     def set(self, pools: Mapping[PoolKey, int | str]) -> None:
         """Replaces the state of these pools; others stay as they are."""
         with self._lock:
-            self._pools.update(pools)
+            self._pools.update(dict(pools.items()))
 
     def price(self, prices: Mapping[tuple[str, str], float]) -> None:
         """Spot prices in USD per hour, by (type, zone): price-capacity-optimized asks cheaper pools first."""
@@ -70,9 +70,7 @@ class Market:
                 key = self._key(instance_type, zone, lifecycle)
                 state = self._pools[key]
                 self._pools[key] = int(state) - 1
-            self.attempts.append(
-                Attempt(instance_type=instance_type, zone=zone, lifecycle=lifecycle, refusal=refusal)
-            )
+            self.attempts.append(Attempt(instance_type=instance_type, zone=zone, lifecycle=lifecycle, refusal=refusal))
             return refusal
 
     def give_back(self, instance_type: str, zone: str, lifecycle: str) -> None:

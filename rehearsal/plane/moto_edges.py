@@ -6,7 +6,7 @@ import importlib
 import os
 from importlib.metadata import version
 
-from moto.moto_api._internal import moto_api_backend
+from moto.moto_api._internal.models import moto_api_backend
 
 PINNED = "5.2.5"
 # (module, dotted attribute) that must exist for the plane to work.

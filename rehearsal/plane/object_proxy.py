@@ -79,7 +79,7 @@ class Exchange(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
         del format, args
 
-    def do_GET(self) -> None:  # noqa: N802  the base class's names
+    def do_GET(self) -> None:
         self._serve()
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815
@@ -153,9 +153,9 @@ class Exchange(BaseHTTPRequestHandler):
         for name in signed:
             request.headers[name] = self.headers.get(name, "")
         request.context["timestamp"] = self.headers.get("X-Amz-Date", "")
-        signer = S3SigV4Auth(Keys(access_key, secret), "s3", self.proxy.region)
+        signer: Any = S3SigV4Auth(Keys(access_key, secret), "s3", self.proxy.region)
         names = "\n".join(f"{name}:{' '.join(self.headers.get(name, '').split())}" for name in signed)
-        parts = urlsplit(request.url)
+        parts = urlsplit(str(request.url))
         canonical = "\n".join(
             [
                 self.command,
@@ -170,7 +170,9 @@ class Exchange(BaseHTTPRequestHandler):
         return bool(signer.signature(signer.string_to_sign(request, canonical), request) == fields["Signature"])
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        request = AWSRequest(method=self.command, url=f"http://127.0.0.1:{self.proxy.server_port()}{self.path}", data=body)
+        request = AWSRequest(
+            method=self.command, url=f"http://127.0.0.1:{self.proxy.server_port()}{self.path}", data=body
+        )
         for name, value in self.headers.items():
             if name.lower() not in HOP_HEADERS:
                 request.headers[name] = value
@@ -213,7 +215,7 @@ class Exchange(BaseHTTPRequestHandler):
             error = answer.decode(errors="replace").partition("<Code>")[2].partition("</Code>")[0] or str(status)
         self.proxy.calls.add(Answered(call=call, status=status, error=error))
         self.send_response_only(status)
-        length = dict((name.lower(), value) for name, value in headers).get("content-length", "0")
+        length = {name.lower(): value for name, value in headers}.get("content-length", "0")
         for name, value in headers:
             if name.lower() not in ("content-length", "connection", "transfer-encoding"):
                 self.send_header(name, value)
@@ -232,7 +234,8 @@ class KeepHash(S3SigV4Auth):
 
     def _modify_request_before_signing(self, request: Any) -> None:
         declared = request.headers.get("X-Amz-Content-SHA256")
-        super()._modify_request_before_signing(request)
+        inherited: Any = super()
+        inherited._modify_request_before_signing(request)
         if declared:
             del request.headers["X-Amz-Content-SHA256"]
             request.headers["X-Amz-Content-SHA256"] = declared

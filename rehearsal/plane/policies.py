@@ -49,6 +49,9 @@ def _condition_holds(condition: dict[str, Any], source_arn: str) -> bool:
                 return False
             if operator not in ("ArnLike", "ArnEquals", "StringEquals", "StringLike", "Bool"):
                 return False
-            if not any(fnmatch.fnmatchcase(actual, str(value).lower() if operator == "Bool" else str(value)) for value in _list(wanted)):
+            if not any(
+                fnmatch.fnmatchcase(actual, str(value).lower() if operator == "Bool" else str(value))
+                for value in _list(wanted)
+            ):
                 return False
     return True

@@ -119,4 +119,4 @@ def _failed(mapping: Mapping, messages: list[Received], done: Invocation) -> set
         named = {str(item["itemIdentifier"]) for item in done.result["batchItemFailures"] or []}
     except (KeyError, TypeError):
         return everything
-    return named if named <= everything else everything
+    return named if named.issubset(everything) else everything

@@ -53,7 +53,7 @@ class StandIn(CloudFormationModel):
         return ""
 
     @classmethod
-    def cloudformation_type(cls) -> str:  # type: ignore[override]
+    def cloudformation_type(cls) -> str:
         return cls.resource_type
 
     @classmethod
@@ -104,6 +104,10 @@ class Deployed:
         self._applied = applied
 
     def note(self, made: Any, stack: str, properties: Properties) -> None:
+        """Keeps a resource that was created or updated, and applies what moto dropped of it."""
+        if not hasattr(made, "physical_resource_id"):
+            # Rules of security groups, among others: moto makes them and forgets to name them.
+            made.physical_resource_id = f"{stack}-{made.logical_resource_id}"
         resource = Resource(
             stack=stack,
             logical_id=str(made.logical_resource_id),
@@ -142,13 +146,17 @@ def install(deployed: Deployed) -> Callable[[], None]:
         known = resource_type in parsing.get_model_map() or resource_type.startswith("Custom::")
         return original["resource_class_from_type"](resource_type) if known else stand_in(resource_type)
 
-    def create(logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str) -> Any:
+    def create(
+        logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str
+    ) -> Any:
         made = original["parse_and_create_resource"](logical_id, resource_json, resources_map, account_id, region_name)
         if made is not None:
             deployed.note(made, resources_map["AWS::StackName"], resolved(resource_json, resources_map))
         return made
 
-    def update(logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str) -> Any:
+    def update(
+        logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str
+    ) -> Any:
         made = original["parse_and_update_resource"](logical_id, resource_json, resources_map, account_id, region_name)
         if made is not None:
             deployed.note(made, resources_map["AWS::StackName"], resolved(resource_json, resources_map))

@@ -32,7 +32,7 @@ class QuietHandler(MotoRequestHandler):
     """moto's handler without a line per request on the terminal."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        return
+        del code, size
 
 
 class Endpoint:
@@ -115,7 +115,7 @@ class Endpoint:
             except AwsFailure as failure:
                 return write_failure(call, failure, content_type)
             except Exception:  # noqa: BLE001  the edge of the emulator: its own faults must fail the rehearsal, not hang it
-                self.crashes.append(f"{call.service} {call.operation}: {traceback.format_exc()}")
+                self.crashes.append(f"{call.service} {call.operation}: {traceback.format_exc(limit=-6)}")
                 return 500, {"Content-Type": "text/plain"}, b"the emulator failed; see the rehearsal's report"
 
     def _ask_moto(self, call: Call, environ: Environ) -> WireAnswer:

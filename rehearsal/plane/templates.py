@@ -46,7 +46,9 @@ class Templates:
             name = specification.get("LaunchTemplateName", "")
             template_id = ec2.launch_template_name_to_ids.get(name)
             if template_id is None:
-                raise AwsFailure("InvalidLaunchTemplateName.NotFoundException", f"No launch template is named {name!r}.")
+                raise AwsFailure(
+                    "InvalidLaunchTemplateName.NotFoundException", f"No launch template is named {name!r}."
+                )
         template = ec2.launch_templates.get(template_id)
         if template is None:
             raise AwsFailure("InvalidLaunchTemplateId.NotFound", f"There is no launch template {template_id}.")
@@ -74,7 +76,7 @@ class Templates:
         return default.id, zone
 
     def image(self, image_id: str) -> str:
-        """An AMI id; `resolve:ssm:...` is looked up in Parameter Store, or stands for a fixed id where moto has none."""
+        """An AMI id. `resolve:ssm:...` is looked up; what moto does not have gets an id of its own."""
         if not image_id.startswith("resolve:ssm:"):
             return image_id
         name = image_id.removeprefix("resolve:ssm:")

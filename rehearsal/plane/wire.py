@@ -11,9 +11,10 @@ from botocore.model import OperationNotFoundError
 from moto.core.exceptions import ServiceException
 from moto.core.parse import PROTOCOL_PARSERS, RequestParserError
 from moto.core.request import Request, determine_request_protocol
-from moto.core.routing import NotFound, get_service_router
+from moto.core.routing import get_service_router
 from moto.core.serialize import get_serializer_class
 from moto.core.utils import get_service_model
+from werkzeug.exceptions import NotFound
 
 from rehearsal.plane.calls import Call
 from rehearsal.plane.failures import AwsFailure
@@ -68,7 +69,8 @@ def _modelled(service: str, environ: Environ) -> tuple[str, dict[str, Any]]:
     path = {"": environ["PATH_INFO"]}
     try:
         if "x-www-form-urlencoded" in environ.get("CONTENT_TYPE", ""):
-            operation, uri = str(request.form.get("Action", "")), {}
+            operation = str(request.form.get("Action", ""))
+            uri: dict[str, Any] = {}
         else:
             matched, uri = get_service_router(service).match(request)
             operation = str(matched.name)
@@ -87,7 +89,7 @@ def _parse(service: str, operation: str, request: Request, uri: dict[str, Any]) 
     if protocol not in PROTOCOL_PARSERS:
         return {}
     parser = PROTOCOL_PARSERS[protocol](model.operation_model(operation), map_type=dict)
-    request_dict = {
+    request_dict: Any = {
         "method": request.method,
         "values": request.values,
         "headers": request.headers,

@@ -25,9 +25,7 @@ class Worker:
         self._buffer = b""
 
     @classmethod
-    def start(
-        cls, processes: Processes, *, env: dict[str, str], cwd: Path, log: Path, runtime_site: Path
-    ) -> Worker:
+    def start(cls, processes: Processes, *, env: dict[str, str], cwd: Path, log: Path, runtime_site: Path) -> Worker:
         request_end, requests = os.pipe()
         answers, answer_end = os.pipe()
         command = [sys.executable, "-I", "-S", str(SCRIPT), str(request_end), str(answer_end), str(runtime_site)]

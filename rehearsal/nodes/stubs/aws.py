@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-import jmespath
+import jmespath  # type: ignore[import-untyped]
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
@@ -83,9 +83,11 @@ def printed(value: Any, output: str) -> str:
     if output == "json":
         return json.dumps(value, indent=4, default=str)
     if isinstance(value, list):
-        return "\n".join(printed(part, output) for part in value) if any(
-            isinstance(part, (list, dict)) for part in value
-        ) else "\t".join(printed(part, output) for part in value)
+        return (
+            "\n".join(printed(part, output) for part in value)
+            if any(isinstance(part, (list, dict)) for part in value)
+            else "\t".join(printed(part, output) for part in value)
+        )
     if isinstance(value, dict):
         return "\t".join(printed(value[name], output) for name in sorted(value))
     return "None" if value is None else str(value)
@@ -100,7 +102,7 @@ def call(positional: list[str], options: dict[str, list[str]]) -> Any:
         raise Usage('You must specify a region. You can also configure your region by running "aws configure".')
     session = Session()
     if (service, command) == ("ecr", "get-login-password"):
-        client = session.create_client("ecr", region_name=region)
+        client: Any = session.create_client("ecr", region_name=region)
         token = client.get_authorization_token()["authorizationData"][0]["authorizationToken"]
         return base64.b64decode(token).decode().partition(":")[2]
     model = session.get_service_model(service)

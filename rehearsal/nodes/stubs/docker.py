@@ -1,8 +1,8 @@
 """`docker`: runs the container's command line as a process of the node, with the container's environment.
 
-What is played: the environment that `docker run` composes (nothing of the host's leaks in), bind mounts and named
-volumes, the image's entrypoint and command, names, --restart, detached and foreground runs, exit status, logs, rm, stop.
-What is not: an own file system, own network, limits. The image is always the one of trainer_image/Dockerfile.
+Played are the environment that `docker run` composes (nothing of the host's leaks in), bind mounts and named volumes,
+ the image's entrypoint and command, names, --restart, detached and foreground runs, exit status, logs, rm, stop.
+Not played are an own file system, own network, limits. The image is always the one of trainer_image/Dockerfile.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def mounts(machine: Machine, run: Run) -> dict[str, Path]:
         fields = dict(part.partition("=")[::2] for part in mount.split(","))
         target = fields.get("target") or fields.get("dst") or fields["destination"]
         found[target] = Path(fields.get("source") or fields.get("src") or machine.disk / "volumes" / uuid.uuid4().hex)
-    for source in found.values():
-        if not source.exists():
-            source.mkdir(parents=True)
+    for folder in found.values():
+        if not folder.exists():
+            folder.mkdir(parents=True)
     return found
 
 
@@ -196,7 +196,7 @@ def _beside(image: dockerfile.Image, workdir: str) -> dict[str, Path]:
 
 def _tools(machine: Machine, folder: Path) -> None:
     entry = "import sys; sys.argv[0] = 'spotproof'; from spotproof.cli.main import main; sys.exit(main())"
-    scripts = {name: f'exec "{machine.python}" "$@"' for name in ("python", "python3")}
+    scripts = dict.fromkeys(("python", "python3"), f'exec "{machine.python}" "$@"')
     scripts["spotproof"] = f'exec "{machine.python}" -c "{entry}" "$@"'
     scripts["torchrun"] = f'exec "{machine.python}" -m torch.distributed.run "$@"'
     scripts["tini"] = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
@@ -216,7 +216,12 @@ def supervise(container: dict[str, Any]) -> int:
     while True:
         with open(container["log"], "ab") as log:
             process = subprocess.Popen(
-                container["argv"], env=container["env"], cwd=container["cwd"], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                container["argv"],
+                env=container["env"],
+                cwd=container["cwd"],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
         (home / "pid").write_text(str(process.pid))
         code = process.wait()
