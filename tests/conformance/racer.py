@@ -10,6 +10,7 @@ import os
 import sys
 
 from spotproof.contract.items import NO_INSTANCE
+from spotproof.contract.keys import Key
 from spotproof.contract.states import Cause
 from spotproof.errors import Lost, Superseded
 from spotproof.store.clients import Clients
@@ -18,10 +19,10 @@ from spotproof.store.local import LocalTable
 from spotproof.store.members import Memberships
 from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
-from spotproof.store.table import Table
+from spotproof.store.table import Table, Update
 from tests.conformance.makers import generation, pointer
 
-SLOTS, STEPS = 20, 25
+SLOTS, STEPS, COUNTS = 20, 25, 60
 
 
 def claim_every_slot(table: Table, run: str, number: int) -> list[int]:
@@ -62,7 +63,15 @@ def seal_the_next(table: Table, run: str, number: int) -> list[int]:
     return sealed
 
 
-CONTESTS = {"claim": claim_every_slot, "rise": raise_the_pointer, "seal": seal_the_next}
+def count_together(table: Table, run: str, number: int) -> list[int]:
+    """Raise one counter and one of one's own in transactions, many times; return how often."""
+    shared, own = Key(pk=f"RUN#{run}", sk="SHARED"), Key(pk=f"RUN#{run}", sk=f"OWN#{number}")
+    for _ in range(COUNTS):
+        table.transact([Update(key=shared, increment={"n": 1}), Update(key=own, increment={"n": 1})])
+    return [COUNTS]
+
+
+CONTESTS = {"count": count_together, "claim": claim_every_slot, "rise": raise_the_pointer, "seal": seal_the_next}
 
 
 def open_table(words: list[str]) -> Table:

@@ -26,7 +26,7 @@ from spotproof.store.slots import Slots
 from spotproof.store.table import Check, Eq, Exists, Put, Table, Update
 from tests.conformance.conftest import DYNAMODB_LOCAL, EMULATED_TABLES, FILE, MOTO, TABLE_NAME
 from tests.conformance.makers import generation, part, pointer
-from tests.conformance.racer import SLOTS, STEPS
+from tests.conformance.racer import COUNTS, SLOTS, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS, PROCESSES = 6, 4
@@ -160,6 +160,12 @@ def test_processes_that_claim_the_same_slots_have_one_winner_each(shared: tuple[
     won = Counter(slot for winner in race(where, "claim", run) for slot in winner)
     assert won == dict.fromkeys(range(SLOTS), 1)
     assert {slot.incarnation for slot in Slots(table).list(run)} == {1}
+
+
+def test_processes_that_write_the_same_item_all_get_through(shared: tuple[Table, list[str]], run: str) -> None:
+    table, where = shared
+    assert race(where, "count", run) == [[COUNTS]] * PROCESSES
+    assert [item["n"] for item in table.query(f"RUN#{run}")] == [COUNTS] * PROCESSES + [COUNTS * PROCESSES]
 
 
 def test_processes_that_seal_make_each_generation_once(shared: tuple[Table, list[str]], run: str) -> None:

@@ -292,6 +292,8 @@ def test_vacating_a_successor_withdraws_its_claim(table: Table, run: str) -> Non
     bound = slots.bind(run, 0, 2, instance="i-b", launch=7, now=NOW)
     vacant = slots.vacate(bound, "i-b")
     assert (vacant.holder_instance, vacant.successor_instance, vacant.incarnation) == ("i-a", None, 2)
+    with pytest.raises(Lost):
+        slots.claim(held, "i-a", cause=Cause.INTERRUPTION, now=NOW)  # what it saw would give number 2 out again
     assert slots.claim(vacant, "i-a", cause=Cause.INTERRUPTION, now=NOW).incarnation == 3
 
 
