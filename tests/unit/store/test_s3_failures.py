@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
@@ -14,6 +17,7 @@ from spotproof.store.retry import Patience
 from spotproof.store.s3 import S3Objects
 from tests.unit.store.wire import Answer, Wire, s3_error
 
+ROOT = Path(__file__).resolve().parents[3]
 KEY, DATA = "runs/r/blobs/x", b"payload"
 DIGEST = digest_of(DATA)
 QUICK = Patience(total_s=5, first_s=0.0, longest_s=0.0)
@@ -103,3 +107,26 @@ def test_a_short_body_is_read_again_and_a_wrong_one_is_damaged() -> None:
     assert bucket(Wire(short, Answer(body=DATA, headers=size))).get(KEY, digest=DIGEST) == DATA
     with pytest.raises(Damaged):
         bucket(Wire(wrong)).get(KEY, digest=DIGEST)
+
+
+def test_a_function_without_awscrt_and_blake3_reads_and_writes_what_nodes_do() -> None:
+    """A Lambda's package is pure Python: it sends CRC32 and checks the digest where it cannot check CRC64NVME."""
+    program = """
+import sys
+for name in ("awscrt", "blake3"):
+    sys.modules[name] = None
+from spotproof.store.digest import digest_of
+from spotproof.store.s3 import Checksum, S3Objects
+from tests.unit.store.wire import Answer, Wire
+
+data = b"payload" * 300
+by_a_node = {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA=", "x-amz-meta-blake3": digest_of(data), "Content-Length": "2100"}
+wire = Wire(Answer(), Answer(body=data, headers=by_a_node))
+objects = S3Objects(wire.client("s3"), "bucket", checksum=Checksum.CRC32)
+objects.put("runs/r/a", data, digest=digest_of(data))
+assert "x-amz-checksum-crc32" in {name.lower() for name in wire.sent[0].headers}
+assert objects.read("runs/r/a") == data
+print("read", end="")
+"""
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("read", "")
