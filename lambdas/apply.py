@@ -1,4 +1,4 @@
-"""Performs actions in order, one at a time. A handler may be killed between any two of them, and every one can run twice.
+"""Performs actions in order, one at a time. A handler may be killed between any two; every one can run twice.
 
 Nothing is decided here: what follows from winning or losing a condition is in the action.
 """

@@ -78,7 +78,7 @@ class NoteCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountRun:
-    """Add to the run's counters. Not idempotent: only behind a won condition, or where counting twice is the safe side."""
+    """Add to the run's counters. Not idempotent: only behind a won condition, or where twice is the safe side."""
 
     run: str
     recoveries: int = 0

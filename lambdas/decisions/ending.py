@@ -32,7 +32,7 @@ def decide(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ..
 
 
 def orphans(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
-    """Instances of closed launches that are in no slot, 10 minutes old, and 10 minutes after the last change of members.
+    """Instances of closed launches in no slot, 10 minutes old, and 10 minutes after the last change of members.
 
     The second wait leaves the end of an interrupted node to EC2, which does not bill its first hour then.
     """

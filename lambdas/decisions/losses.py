@@ -194,7 +194,7 @@ def _consequences(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
 
 
 def _missed(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
-    """The notice came when its deadline was over: nothing to flush, and the run goes on from the last commit (EV-16)."""
+    """The notice came after its deadline: nothing to flush, the run goes on from the last commit (EV-16)."""
     step = None if facts.pointer is None else facts.pointer.step
     told = Tell(
         run=facts.run,

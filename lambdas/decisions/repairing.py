@@ -52,12 +52,16 @@ def decide(facts: Facts) -> tuple[Action, ...]:
 
 
 def next_look(facts: Facts) -> tuple[Action, ...]:
-    """When the sweep looks again: each minute while the run wants nodes, since silence must be seen within 120 s."""
+    """When the sweep looks again: each minute while the run wants nodes, since silence must be seen within 120 s.
+
+    A little earlier than the period, because the next sweep must not miss it by a second.
+    """
     if facts.live is None or facts.head is None or not facts.head.status.is_live:
         return ()
-    period_s = limits.SWEEP_PERIOD_S if facts.head.status in _WATCHED else ENDED_LOOK_S
-    # A little earlier than the period: the next sweep that is due must not miss it by a second.
-    return (Reschedule(seen=facts.live, due_at=facts.now + period_s - limits.SWEEP_PERIOD_S // 4),)
+    silence_s = limits.SILENCE_S if facts.spec is None else facts.spec.liveness.silence_s
+    watch_s = min(limits.SWEEP_PERIOD_S, silence_s)
+    period_s = watch_s if facts.head.status in _WATCHED else ENDED_LOOK_S
+    return (Reschedule(seen=facts.live, due_at=int(facts.now + period_s - watch_s / 4)),)
 
 
 _WATCHED = frozenset({RunStatus.ACTIVE, RunStatus.STOPPING})
