@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.filesystem import (
 )
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
 
-from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry
+from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry, image_name
 from spotproof.errors import BadManifest
 
 FRAME_ALIGN: Final = 64  # torch.save aligns payloads to 64 inside a frame: aligned frames make aligned payloads
@@ -51,11 +51,6 @@ class ImagePlan:
     layout: Layout
     frames: tuple[Frame, ...]
     metadata: bytes
-
-
-def image_name(rank: int) -> str:
-    """Name of the rank's file in a materialised checkpoint."""
-    return f"__{rank}_0.distcp"
 
 
 def plan_image(

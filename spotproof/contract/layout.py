@@ -37,6 +37,11 @@ class Layout:
     aliases: tuple[tuple[str, str], ...] = ()
 
 
+def image_name(rank: int) -> str:
+    """Name of a rank's image in a materialised checkpoint: what stock DCP writes for it."""
+    return f"__{rank}_0.distcp"
+
+
 def encode(layout: Layout) -> bytes:
     """Deterministic JSON."""
     return json.dumps({"format": FORMAT, **asdict(layout)}, sort_keys=True, separators=(",", ":")).encode()
