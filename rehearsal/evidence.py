@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rehearsal.auditor import Commit
-from rehearsal.losses import Line, Segment, segments
+from rehearsal.losses import Piece, pieces, when
+from spotproof.report.model import Point
 
 
 class DepartureKind(StrEnum):
@@ -59,8 +60,8 @@ class Evidence:
     run: str
     steps: int
     interval_steps: int
-    reference: tuple[Line, ...]
-    lines: tuple[Line, ...]
+    reference: tuple[Point, ...]
+    points: tuple[Point, ...]
     departures: tuple[Departure, ...]
     commits: tuple[Commit, ...]
     audit_problems: tuple[str, ...]
@@ -73,25 +74,24 @@ class Evidence:
     dead_letters: Mapping[str, int]
     plane_problems: tuple[str, ...]
 
-    def segments(self) -> tuple[Segment, ...]:
+    def pieces(self) -> tuple[Piece, ...]:
         """What each process trained."""
-        return segments(self.lines)
+        return pieces(self.points)
 
 
-def around(evidence: Evidence, departure: Departure) -> tuple[Segment, Segment] | None:
-    """The segment that ended with this departure and the next one; None if nobody went on after it.
+def around(evidence: Evidence, departure: Departure) -> tuple[Piece, Piece] | None:
+    """The piece that ended with this departure and the next one; None if nobody went on after it.
 
-    A frozen node may train a few steps after it woke: they count for no one, so the old segment ends where the next
-    one begins.
+    A frozen node may train a few steps after it woke: they count for no one, so the old piece ends where the next one
+    begins.
     """
-    found = evidence.segments()
-    before = [s for s in found if s.lines[0].at <= departure.at]
-    after = [s for s in found if s.lines[0].at > departure.at]
+    found = evidence.pieces()
+    before = [piece for piece in found if piece.begin_at <= departure.at]
+    after = [piece for piece in found if piece.begin_at > departure.at]
     if not before or not after:
         return None
     old, new = before[-1], after[0]
-    kept = tuple(line for line in old.lines if line.at <= new.lines[0].at)
-    return Segment(pid=old.pid, lines=kept), new
+    return Piece(points=tuple(point for point in old.points if when(point) <= new.begin_at)), new
 
 
 def steps_lost(evidence: Evidence, departure: Departure) -> int | None:

@@ -88,10 +88,9 @@ def whole_only(evidence: Evidence) -> Verdict | None:
 
 def bit_equal(evidence: Evidence) -> Verdict:
     """Every loss of every process equals the uninterrupted run's, to the last bit."""
-    wanted = {line.step: line.loss for line in evidence.reference}
-    differing = sorted({line.step for line in evidence.lines if wanted.get(line.step) != line.loss})
-    trained = {line.step for line in evidence.lines}
-    missing = sorted(set(wanted) - trained)
+    wanted = {point.step: point.loss.hex() for point in evidence.reference}
+    differing = sorted({point.step for point in evidence.points if wanted.get(point.step) != point.loss.hex()})
+    missing = sorted(set(wanted) - {point.step for point in evidence.points})
     passed = bool(wanted) and not differing and not missing
     if passed:
         says = f"bit-equal to the uninterrupted run on all {len(wanted)} steps"
@@ -104,8 +103,8 @@ def bit_equal(evidence: Evidence) -> Verdict:
 
 def sample_order(evidence: Evidence) -> Verdict:
     """Every step saw the samples that it sees in the uninterrupted run."""
-    wanted = {line.step: line.samples for line in evidence.reference}
-    differing = sorted({line.step for line in evidence.lines if wanted.get(line.step) != line.samples})
+    wanted = {point.step: point.samples for point in evidence.reference}
+    differing = sorted({point.step for point in evidence.points if wanted.get(point.step) != point.samples})
     says = f"{len(wanted)} steps saw the same samples" if not differing else f"differs first at step {differing[0]}"
     return Verdict(name=SAMPLES, passed=bool(wanted) and not differing, says=says)
 
@@ -150,7 +149,7 @@ def nothing_left(evidence: Evidence) -> Verdict:
 
 def finished(evidence: Evidence) -> Verdict:
     """The run reached its last step and the stack knows it."""
-    last = max((line.step for line in evidence.lines), default=0)
+    last = max((point.step for point in evidence.points), default=0)
     committed = max((c.step for c in evidence.commits), default=0)
     passed = last == committed == evidence.steps and evidence.run_status == "done"
     says = f"status {evidence.run_status}, trained to step {last} of {evidence.steps}, committed step {committed}"

@@ -10,16 +10,16 @@ import pytest
 from rehearsal import verdicts
 from rehearsal.auditor import Commit
 from rehearsal.evidence import Coverage, Departure, DepartureKind, Evidence, Machine, steps_lost
-from rehearsal.losses import Line
 from spotproof.contract import tags
+from spotproof.report.model import Point
 
 
-def line(step: int, *, pid: int, at: float) -> Line:
-    return Line(step=step, loss=float(1 / step).hex(), samples=(step,), at=at, pid=pid)
+def point(step: int, *, pid: int, at: float) -> Point:
+    return Point(step=step, loss=1 / step, samples=(step,), at=at, pid=pid)
 
 
-def span(first: int, last: int, *, pid: int, at: float) -> list[Line]:
-    return [line(step, pid=pid, at=at + step - first) for step in range(first, last + 1)]
+def span(first: int, last: int, *, pid: int, at: float) -> list[Point]:
+    return [point(step, pid=pid, at=at + step - first) for step in range(first, last + 1)]
 
 
 def commit(generation: int, step: int, *, at: float) -> Commit:
@@ -52,7 +52,7 @@ GOOD = Evidence(
     steps=60,
     interval_steps=10,
     reference=REFERENCE,
-    lines=LINES,
+    points=LINES,
     departures=(
         departure("a", DepartureKind.NOTICE, at=120, good=20),
         departure("b", DepartureKind.SILENT, at=217, good=30),
@@ -94,18 +94,18 @@ def test_lost_steps_are_counted_from_what_ran() -> None:
 
 
 SPOILT: list[tuple[dict[str, Any], set[str]]] = [
-    ({"lines": (*LINES[:20], *span(19, 37, pid=11, at=200), *LINES[37:])}, {verdicts.NOTHING_LOST}),
+    ({"points": (*LINES[:20], *span(19, 37, pid=11, at=200), *LINES[37:])}, {verdicts.NOTHING_LOST}),
     ({"interval_steps": 6}, {verdicts.SILENT_LOSS}),
-    ({"lines": tuple(span(1, 60, pid=10, at=100)), "departures": ()}, {verdicts.ONE_REPLACEMENT}),
+    ({"points": tuple(span(1, 60, pid=10, at=100)), "departures": ()}, {verdicts.ONE_REPLACEMENT}),
     (
         {"departures": (*GOOD.departures[:2], dataclasses.replace(GOOD.departures[2], good_step=30))},
         {verdicts.WHOLE_ONLY},
     ),
     (
-        {"lines": (*LINES[:5], dataclasses.replace(LINES[5], loss=float(7).hex()), *LINES[6:])},
+        {"points": (*LINES[:5], dataclasses.replace(LINES[5], loss=7.0), *LINES[6:])},
         {verdicts.BIT_EQUAL},
     ),
-    ({"lines": (*LINES[:5], dataclasses.replace(LINES[5], samples=(0,)), *LINES[6:])}, {verdicts.SAMPLES}),
+    ({"points": (*LINES[:5], dataclasses.replace(LINES[5], samples=(0,)), *LINES[6:])}, {verdicts.SAMPLES}),
     ({"machines": (*GOOD.machines, dataclasses.replace(GOOD.machines[0], instance="i-x"))}, {verdicts.ONE_REPLACEMENT}),
     ({"woken_ended": False}, {verdicts.FENCED}),
     ({"woken_committed": (commit(3, 50, at=410),)}, {verdicts.FENCED}),
@@ -113,7 +113,7 @@ SPOILT: list[tuple[dict[str, Any], set[str]]] = [
     ({"machines": tuple(dataclasses.replace(m, tags={}) for m in GOOD.machines)}, {verdicts.TAGGED}),
     ({"left_running": ("i-a",)}, {verdicts.NOTHING_LEFT}),
     ({"run_status": "active"}, {verdicts.FINISHED}),
-    ({"lines": LINES[:-1]}, {verdicts.FINISHED, verdicts.BIT_EQUAL}),
+    ({"points": LINES[:-1]}, {verdicts.FINISHED, verdicts.BIT_EQUAL}),
     ({"coverage": dataclasses.replace(COVERAGE, gate_findings=("x",))}, {verdicts.DEPLOYED}),
     ({"coverage": dataclasses.replace(COVERAGE, rules_silent=("x",))}, {verdicts.EXERCISED}),
     ({"coverage": dataclasses.replace(COVERAGE, document_steps_unused=("x",))}, {verdicts.EXERCISED}),
