@@ -7,13 +7,13 @@ does not know, so that a handler of this version can read what the next version 
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from spotproof.contract.plain import typed
 from spotproof.contract.states import (
     Cause,
     FlushOutcome,
@@ -202,7 +202,7 @@ class CheckpointItem:
     generation: int
     step: int
     world: int
-    done: frozenset[str]
+    done: frozenset[str] = frozenset()
     kind: str = ""
     manifest_key: str | None = None
     bytes: int = 0
@@ -272,30 +272,11 @@ def from_item(kind: type[T], item: Mapping[str, Any]) -> T:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in item:
-            values[field.name] = _typed(item[field.name], hints[field.name], f"{kind.__name__}.{field.name}")
+            try:
+                values[field.name] = typed(item[field.name], hints[field.name])
+            except ValueError as error:
+                raise ContractError(f"{kind.__name__}.{field.name}: {error}") from error
     try:
         return kind(**values)
     except TypeError as error:
         raise ContractError(f"item lacks an attribute: {error}") from error
-
-
-def _typed(content: Any, hint: Any, where: str) -> Any:
-    kinds = [k for k in typing.get_args(hint) if k is not types.NoneType] if _is_union(hint) else [hint]
-    kind = kinds[0]
-    origin = typing.get_origin(kind) or kind
-    try:
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
-            return kind(content)
-        if origin in (tuple, frozenset):
-            return origin(content)
-        if kind is float:
-            return float(content)
-    except (TypeError, ValueError) as error:
-        raise ContractError(f"{where}: {content!r} is not allowed there") from error
-    if not isinstance(content, origin) or (kind is int and isinstance(content, bool)):
-        raise ContractError(f"{where}: {content!r} has the wrong type")
-    return content
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)

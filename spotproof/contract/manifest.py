@@ -140,7 +140,8 @@ def _check_whole(manifest: Manifest) -> None:
     if ranks != list(range(manifest.world)):
         raise BadManifest(f"manifest of step {manifest.step} has ranks {ranks}, not 0..{manifest.world - 1}")
     for part in manifest.parts:
-        if (part.run, part.generation, part.step) != (manifest.run, manifest.generation, manifest.step):
+        of_part = (part.run, part.generation, part.step, part.world)
+        if of_part != (manifest.run, manifest.generation, manifest.step, manifest.world):
             raise BadManifest(f"part of rank {part.rank} belongs to another checkpoint")
 
 
@@ -172,7 +173,10 @@ def _part(body: Mapping[str, Any]) -> Part:
 
 
 def _file(body: Mapping[str, Any]) -> File:
-    return File(name=str(body["name"]), chunks=tuple(_chunk(chunk) for chunk in body["chunks"]))
+    name = body["name"]
+    if not isinstance(name, str) or not name or name in {".", ".."} or "/" in name or "\0" in name:
+        raise BadManifest(f"{name!r} is not the name of a file")  # it becomes one when a checkpoint is materialised
+    return File(name=name, chunks=tuple(_chunk(chunk) for chunk in body["chunks"]))
 
 
 def _chunk(body: Mapping[str, Any]) -> Chunk:

@@ -123,13 +123,5 @@ class Ignored:
 
 
 Message: TypeAlias = (
-    Interruption
-    | BlockExpiry
-    | Rebalance
-    | ScheduledChange
-    | StateChange
-    | TagChange
-    | CommandResult
-    | Drill
-    | Repair
+    Interruption | BlockExpiry | Rebalance | ScheduledChange | StateChange | TagChange | CommandResult | Drill | Repair
 )

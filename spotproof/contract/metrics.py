@@ -1,4 +1,4 @@
-"""The metric table. Dimensions are bounded (stack, family, zone, cause); never run ids. Dashboard and alarms read it."""
+"""The metric table, read by dashboard and alarms. Dimensions are bounded (stack, family, zone, cause): no run ids."""
 
 from __future__ import annotations
 

@@ -48,8 +48,11 @@ def slots_of(bitmap: str) -> frozenset[int]:
 
 
 def request_line(order: FlushOrder) -> str:
-    """The order as one line, safe for a shell."""
-    return f"{order.order},{order.kind.value},{order.deadline_at},{bitmap_of(order.leavers)}"
+    """The order as one line, safe for a shell. Raises ContractError for an id, deadline or slot that is none."""
+    line = f"{order.order},{order.kind.value},{order.deadline_at},{bitmap_of(order.leavers)}"
+    if not _REQUEST.fullmatch(line):
+        raise ContractError(f"{line[:80]!r} cannot be a flush request")
+    return line
 
 
 def parse_request(line: str) -> FlushOrder:

@@ -89,7 +89,7 @@ class _Fields:
         self.event_id = event_id
         self.region = str(envelope.get("region", ""))
         self.account = str(envelope.get("account", ""))
-        self.resources = envelope.get("resources", [])
+        self.resources = envelope.get("resources")
         self.at = self._time(envelope.get("time"), received_at)
 
     def _time(self, text: object, otherwise: int) -> int:
@@ -128,7 +128,9 @@ def _repair(envelope: Mapping[str, Any]) -> Repair | Ignored:
 
 
 def _action(text: object) -> InterruptionAction:
-    return InterruptionAction(text) if text in set(InterruptionAction) else InterruptionAction.UNKNOWN
+    if isinstance(text, str) and text in set(InterruptionAction):
+        return InterruptionAction(text)
+    return InterruptionAction.UNKNOWN
 
 
 def _interruption(fields: _Fields) -> Interruption:
@@ -178,7 +180,8 @@ def _state_change(fields: _Fields) -> StateChange:
 
 
 def _tag_change(fields: _Fields) -> TagChange | Ignored:
-    resources = [fields.resources] if isinstance(fields.resources, str) else fields.resources
+    named_by = [fields.resources] if isinstance(fields.resources, str) else fields.resources
+    resources = named_by if isinstance(named_by, list) else []
     named = [str(arn).rpartition("/")[2] for arn in resources]
     instances = [name for name in named if ids.is_instance_id(name)]
     if not instances:

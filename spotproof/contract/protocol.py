@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
+from spotproof.contract.plain import typed
 from spotproof.contract.states import FlushOutcome, NoticeKind, SaveKind
 from spotproof.errors import ProtocolError
 
@@ -251,15 +252,7 @@ def decode(data: bytes) -> Frame:
         body = json.loads(data)
         kind = _FRAMES[body.pop("frame")]
         hints = typing.get_type_hints(kind)
-        frame: Frame = kind(**{name: _typed(value, hints.get(name)) for name, value in body.items()})
+        frame: Frame = kind(**{name: typed(value, hints[name]) for name, value in body.items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"not a message of protocol {VERSION}: {data[:120]!r} ({error!r})") from error
     return frame
-
-
-def _typed(value: Any, hint: Any) -> Any:
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return hint(value)
-    if isinstance(value, list):
-        return tuple(value)
-    return value

@@ -1,20 +1,21 @@
 """The run spec: what a person writes in run.yaml, checked once; `to_document` and `parse` are inverse.
 
-    run: mini-gpt
-    image: 111122223333.dkr.ecr.us-east-1.amazonaws.com/train@sha256:...
-    command: [python, train.py]
-    slots: 1
-    pools:
-      types: [g5.xlarge, g6.xlarge]
-      zones: [us-east-1a, us-east-1b]       # default: every zone that the stack has a subnet in
-      market: spot                          # spot | on-demand | spot-then-on-demand
-    checkpoint: {every_s: 180}
-    budgets: {recoveries: 25}
+run: mini-gpt
+image: 111122223333.dkr.ecr.us-east-1.amazonaws.com/train@sha256:...
+command: [python, train.py]
+slots: 1
+pools:
+  types: [g5.xlarge, g6.xlarge]
+  zones: [us-east-1a, us-east-1b]       # default: every zone that the stack has a subnet in
+  market: spot                          # spot | on-demand | spot-then-on-demand
+checkpoint: {every_s: 180}
+budgets: {recoveries: 25}
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -159,6 +160,8 @@ def _check_numbers(spec: RunSpec) -> None:
     _need(liveness.heartbeat_s >= 1, "liveness.heartbeat_s", liveness.heartbeat_s, "at least 1")
     silence = liveness.silence_s
     _need(silence >= 3 * liveness.heartbeat_s, "liveness.silence_s", silence, "at least 3 heartbeats")
+    first = liveness.first_heartbeat_s
+    _need(first >= liveness.heartbeat_s, "liveness.first_heartbeat_s", first, "at least one heartbeat")
     _need(budgets.recoveries >= 1, "budgets.recoveries", budgets.recoveries, "at least 1")
     _need(budgets.trainer_failures >= 1, "budgets.trainer_failures", budgets.trainer_failures, "at least 1")
     _need(spec.pools.fallback_after >= 1, "pools.fallback_after", spec.pools.fallback_after, "at least 1")
@@ -199,7 +202,7 @@ def _value(content: object, hint: Any, where: str) -> Any:
             raise BadRunSpec(f"{where} must be a list of texts", next_step="quote numbers")
         return tuple(content)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        if content not in set(hint):
+        if not isinstance(content, str) or content not in set(hint):
             raise BadRunSpec(f"{where}: {content!r} is not possible", next_step=f"one of {', '.join(hint)}")
         return hint(content)
     if hint == (Placement | None):
@@ -207,4 +210,6 @@ def _value(content: object, hint: Any, where: str) -> Any:
     wanted = (int, float) if hint is float else hint
     if isinstance(content, bool) or not isinstance(content, wanted):
         raise BadRunSpec(f"{where}: {content!r} is not {hint.__name__}")
+    if isinstance(content, float) and not math.isfinite(content):
+        raise BadRunSpec(f"{where}: {content!r} is not a number")
     return float(content) if hint is float else content
