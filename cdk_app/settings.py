@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +20,7 @@ FILE: Final = "spotproof.toml"
 MAX_ZONES: Final = 6
 RETENTION_DAYS: Final = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365)  # what CloudWatch Logs offers up to a year
 SMALLEST_ROOT_GIB: Final = 60  # the base Deep Learning image alone fills about 40
+_LIST: Final = tuple[str, ...]
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _PARAMETER = re.compile(r"(/[A-Za-z0-9_.-]+)+")
 _DEVICE = re.compile(r"/dev/[a-z0-9]+")
@@ -90,22 +92,21 @@ def parse(document: Mapping[str, Any]) -> StackSettings:
 
 
 def _typed(key: str, content: Any, hint: Any) -> Any:
-    if hint is Network:
-        _need(content in set(Network), key, content, f"one of {', '.join(Network)}")
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if Network in kinds:
+        _need(content in list(Network), key, content, f"one of {', '.join(Network)}")
         return Network(content)
     if isinstance(content, list):
-        _need(tuple[str, ...] in (hint, *typing.get_args(hint)), key, content, "give one value, not a list")
-        _need(all(isinstance(word, str) for word in content), key, content, "give a list of texts")
+        listed = _LIST in kinds and all(isinstance(word, str) for word in content)
+        _need(listed, key, content, f"give {_spelled(kinds)}")
         return tuple(content)
-    wanted = tuple(kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type))
-    _need(type(content) in wanted, key, content, f"give {_spelled(hint)}")
+    _need(type(content) in kinds, key, content, f"give {_spelled(kinds)}")  # exactly: true is no number
     return content
 
 
-def _spelled(hint: Any) -> str:
-    if hint == tuple[str, ...]:
-        return "a list of texts"
-    return {str: "a text", bool: "true or false"}.get(hint, "a whole number")
+def _spelled(kinds: Sequence[Any]) -> str:
+    words = {str: "a text", bool: "true or false", int: "a whole number", _LIST: "a list of texts"}
+    return " or ".join(words[kind] for kind in kinds if kind in words)
 
 
 def _check_values(settings: StackSettings) -> None:

@@ -1,0 +1,200 @@
+"""What the roles of the template may do, and above all what they may not: decided statement by statement."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotproof.contract import keys, tags
+from spotproof.contract.names import FUNCTIONS, Function
+from tests.synth.policy import ARN, HERE, Statement, decide, statements_of
+from tests.synth.template import Assembly, text
+
+INSTANCE = f"{ARN}ec2:{HERE}:instance/i-0aaaaaaaaaaaaaaa1"
+OURS = {tags.STACK: "spotproof"}
+LAUNCHED = {tags.MANAGED: "true", **OURS, tags.RUN: "r", tags.LAUNCH: "1"}
+ACTORS = (Function.INTERRUPTION, Function.SIGNALS, Function.REPAIR)
+by_actor = pytest.mark.parametrize("actor", ACTORS, ids=lambda one: one.value)
+TABLE_WRITES = ("dynamodb:PutItem", "dynamodb:UpdateItem")
+
+
+def may(statements: list[Statement], action: str, resource: str, prefix: str, given: dict[str, str]) -> bool:
+    """Whether `action` is allowed with tags as `prefix/<key>` in the request's context."""
+    return decide(statements, action, resource, {f"{prefix}/{key}": value for key, value in given.items()})
+
+
+def role_of(assembly: Assembly, function: Function) -> list[Statement]:
+    """The statements of a function's role."""
+    handler = next(row.handler for row in FUNCTIONS if row.function is function)
+    (role,) = [text(one["Role"]) for one in assembly.of("AWS::Lambda::Function").values() if one["Handler"] == handler]
+    name = role.strip("<>").removesuffix(".Arn")
+    return [one for one in statements_of(assembly) if one.role == name]
+
+
+def node_role(assembly: Assembly) -> list[Statement]:
+    profile = assembly.only("AWS::IAM::InstanceProfile")
+    name = text(profile["Roles"][0]).strip("<>")
+    return [one for one in statements_of(assembly) if one.role == name]
+
+
+def table(assembly: Assembly) -> str:
+    (name,) = assembly.of("AWS::DynamoDB::Table")
+    return f"<{name}.Arn>"
+
+
+def bucket(assembly: Assembly) -> str:
+    (name,) = assembly.of("AWS::S3::Bucket")
+    return f"<{name}.Arn>"
+
+
+def document(assembly: Assembly) -> str:
+    (name,) = assembly.of("AWS::SSM::Document")
+    return f"{ARN}ssm:{HERE}:document/<{name}>"
+
+
+def leading(partition: str) -> dict[str, str]:
+    return {"dynamodb:LeadingKeys": partition}
+
+
+@by_actor
+def test_IAM_01_send_command_is_allowed_on_our_document_and_on_tagged_ec2_instances_only(
+    assembly: Assembly, actor: Function
+) -> None:
+    role, action = role_of(assembly, actor), "ssm:SendCommand"
+    assert decide(role, action, document(assembly), {})
+    assert may(role, action, INSTANCE, "ssm:resourceTag", OURS)
+    assert not decide(role, action, INSTANCE, {})
+    assert not may(role, action, INSTANCE, "ssm:resourceTag", {tags.STACK: "another"})
+    assert not decide(role, action, f"{ARN}ssm:{HERE}:document/AWS-RunShellScript", {})
+    assert not may(role, action, f"{ARN}ssm:{HERE}:managed-instance/mi-1", "ssm:resourceTag", OURS)
+
+
+def test_IAM_02_no_statement_has_a_document_and_an_instance_or_a_document_with_a_condition(assembly: Assembly) -> None:
+    sends = [one for one in statements_of(assembly) if "ssm:SendCommand" in one.actions]
+    assert sends
+    for one in sends:
+        kinds = {"document" if ":document/" in resource else "instance" for resource in one.resources}
+        assert len(kinds) == 1, one.sid
+        assert bool(one.conditions) == (kinds == {"instance"}), one.sid
+
+
+def test_IAM_04_a_role_passes_the_one_node_role_to_ec2_and_nothing_else(assembly: Assembly) -> None:
+    node = f"<{text(assembly.only('AWS::IAM::InstanceProfile')['Roles'][0]).strip('<>')}.Arn>"
+    passes = [one for one in statements_of(assembly) if "iam:PassRole" in one.actions]
+    assert len({one.role for one in passes}) == len(passes) == len(ACTORS)
+    for one in passes:
+        assert one.actions == ("iam:PassRole",)
+        assert one.resources == (node,)
+        assert one.conditions == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+
+
+@by_actor
+def test_a_launch_needs_our_tags_and_our_parts(assembly: Assembly, actor: Function) -> None:
+    role = role_of(assembly, actor)
+    (template,) = assembly.of("AWS::EC2::LaunchTemplate")
+    for action in ("ec2:CreateFleet", "ec2:RunInstances"):
+        assert decide(role, action, f"{ARN}ec2:{HERE}:launch-template/<{template}>", {})
+        assert not decide(role, action, f"{ARN}ec2:{HERE}:launch-template/lt-0another", {})
+        assert not decide(role, action, f"{ARN}ec2:{HERE}:subnet/subnet-0another", {})
+        for kind in ("instance", "volume", "network-interface"):
+            made = f"{ARN}ec2:{HERE}:{kind}/*"
+            assert may(role, action, made, "aws:RequestTag", LAUNCHED)
+            assert not may(role, action, made, "aws:RequestTag", {**LAUNCHED, tags.STACK: "another"})
+            assert not decide(role, action, made, {})
+        image = f"{ARN}ec2:<AWS::Region>::image/ami-1"
+        assert decide(role, action, image, {"ec2:Owner": "amazon"})
+        assert not decide(role, action, image, {"ec2:Owner": "999999999999"})
+
+
+@by_actor
+def test_tags_are_given_only_while_launching(assembly: Assembly, actor: Function) -> None:
+    role, tagged = role_of(assembly, actor), {f"aws:RequestTag/{key}": value for key, value in LAUNCHED.items()}
+    assert decide(role, "ec2:CreateTags", INSTANCE, {**tagged, "ec2:CreateAction": "RunInstances"})
+    assert not decide(role, "ec2:CreateTags", INSTANCE, tagged)
+
+
+@by_actor
+def test_only_what_we_launched_can_be_ended(assembly: Assembly, actor: Function) -> None:
+    role, action, seen = role_of(assembly, actor), "ec2:TerminateInstances", "ec2:ResourceTag"
+    assert may(role, action, INSTANCE, seen, LAUNCHED)
+    assert not may(role, action, INSTANCE, seen, {tags.STACK: "spotproof", tags.RUN: "r"})  # hand-tagged
+    assert not may(role, action, INSTANCE, seen, {**LAUNCHED, tags.STACK: "another"})
+    assert not decide(role, action, INSTANCE, {})
+
+
+@by_actor
+def test_the_control_plane_never_writes_what_is_the_nodes(assembly: Assembly, actor: Function) -> None:
+    role = role_of(assembly, actor)
+    for partition in (keys.run_partition("r"), "INSTANCE#i-1", "LIVE#3", "POOL#us-east-1", "HIST#r"):
+        assert all(decide(role, action, table(assembly), leading(partition)) for action in TABLE_WRITES)
+    assert not any(decide(role, action, table(assembly), leading(keys.node_partition("r"))) for action in TABLE_WRITES)
+
+
+def test_the_sweep_reads_its_index_and_sends_to_repair_and_nothing_else(assembly: Assembly) -> None:
+    role = role_of(assembly, Function.SWEEP)
+    actions = {action for one in role for action in one.actions}
+    assert actions == {"dynamodb:Query", "sqs:SendMessage", "logs:CreateLogStream", "logs:PutLogEvents"}
+    assert decide(role, "dynamodb:Query", table(assembly), leading(keys.live_partition(0)))
+    assert not decide(role, "dynamodb:Query", table(assembly), leading(keys.run_partition("r")))
+
+
+def test_a_node_writes_only_node_items(assembly: Assembly) -> None:
+    role, where = node_role(assembly), table(assembly)
+    shard = keys.node_shard_partition("r", 1)
+    for action in (*TABLE_WRITES, "dynamodb:ConditionCheckItem"):
+        assert decide(role, action, where, leading(keys.node_partition("r")))
+        assert decide(role, action, where, leading(shard))
+        for partition in (keys.run_partition("r"), "INSTANCE#i-1", "LIVE#3", "POOL#us-east-1", "HIST#r"):
+            assert not decide(role, action, where, leading(partition))
+    assert decide(role, "dynamodb:GetItem", where, leading(keys.run_partition("r")))
+    assert not decide(role, "dynamodb:Query", where, leading("LIVE#3"))
+
+
+def test_a_node_cannot_delete_anything(assembly: Assembly, nat_assembly: Assembly) -> None:
+    for one in (assembly, nat_assembly):
+        actions = {action for statement in node_role(one) for action in statement.actions}
+        assert actions
+        assert not [action for action in actions if "*" in action]
+        assert not [action for action in actions if "Delete" in action and not action.startswith("ec2messages:")]
+
+
+def test_a_node_reaches_the_runs_prefix_of_the_bucket_only(assembly: Assembly) -> None:
+    role, ours = node_role(assembly), bucket(assembly)
+    for action in ("s3:GetObject", "s3:PutObject"):
+        assert decide(role, action, f"{ours}/runs/r/blobs/0", {})
+        assert not decide(role, action, f"{ours}/other", {})
+        assert not decide(role, action, f"{ARN}s3:::corpus/a", {})
+    assert decide(role, "s3:ListBucket", ours, {"s3:prefix": "runs/r/checkpoints/"})
+    assert not decide(role, "s3:ListBucket", ours, {"s3:prefix": ""})
+
+
+def test_training_data_can_be_read_and_not_written(nat_assembly: Assembly) -> None:
+    role = node_role(nat_assembly)
+    assert decide(role, "s3:GetObject", f"{ARN}s3:::corpus/shard-0", {})
+    assert not decide(role, "s3:PutObject", f"{ARN}s3:::corpus/shard-0", {})
+
+
+def test_a_node_reads_no_parameter_and_no_other_document(assembly: Assembly) -> None:
+    actions = {action for statement in node_role(assembly) for action in statement.actions}
+    assert not actions & {"ssm:GetParameter", "ssm:GetParameters", "ssm:GetDocument", "ssm:SendCommand"}
+
+
+def test_there_are_no_managed_policies_and_no_policies_beside_the_roles(assembly: Assembly) -> None:
+    roles = assembly.of("AWS::IAM::Role").values()
+    assert roles
+    assert not [role for role in roles if role.get("ManagedPolicyArns")]
+    assert not assembly.of("AWS::IAM::Policy")
+    assert not assembly.of("AWS::IAM::ManagedPolicy")
+
+
+def test_no_action_is_a_wildcard_and_star_stands_alone_only_where_nothing_else_can(assembly: Assembly) -> None:
+    may_be_star = {"SeeInstances", "SsmChannel", "ImageLogin"}
+    for one in statements_of(assembly):
+        assert not [action for action in one.actions if "*" in action], one.sid
+        assert "*" not in one.resources or one.sid in may_be_star, one.sid
+
+
+def test_nobody_may_change_the_template_the_document_or_a_fleet(assembly: Assembly) -> None:
+    actions = {action for one in statements_of(assembly) for action in one.actions}
+    forbidden = {"ec2:CreateLaunchTemplateVersion", "ec2:ModifyLaunchTemplate", "ec2:DeleteFleets"}
+    forbidden |= {"ssm:UpdateDocument", "ssm:UpdateDocumentDefaultVersion", "ec2:ModifyInstanceMetadataOptions"}
+    assert not actions & forbidden
