@@ -58,7 +58,7 @@ class Untracked:
 
     def track(self, **_: object) -> None: ...
     def report(self, **_: object) -> None: ...
-    def batches(self, loader: DataLoader[Any], *, steps: int) -> Iterator[Any]:
+    def batches(self, loader: DataLoader[Any], *, steps: int, **_: object) -> Iterator[Any]:
         return islice(chain.from_iterable(repeat(loader)), steps)
 
 
@@ -80,7 +80,7 @@ def train(opened: AbstractContextManager[Run | Untracked], *, steps: int, seed: 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_peak(step, steps))
     with opened as run:
         run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
-        for samples, text, following in run.batches(loader, steps=steps):
+        for samples, text, following in run.batches(loader, epochs=None, steps=steps):
             logits = model(text.to(device))
             loss = cross_entropy(logits.flatten(0, 1), following.to(device).flatten())
             optimizer.zero_grad()

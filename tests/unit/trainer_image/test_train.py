@@ -48,7 +48,7 @@ def test_the_default_length_is_more_than_one_epoch_and_each_has_its_own_order() 
     per_epoch = len(train.windows()) // train.BATCH
     assert 300 > 2 * per_epoch > 0
     loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=2, shuffle=True)
-    taken = torch.cat([batch for (batch,) in train.Untracked().batches(loader, steps=10)]).tolist()
+    taken = torch.cat([batch for (batch,) in train.Untracked().batches(loader, epochs=None, steps=10)]).tolist()
     assert sorted(taken[:10]) == sorted(taken[10:]) == [*range(10)]
     assert taken[:10] != taken[10:]
 
