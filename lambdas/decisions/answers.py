@@ -147,8 +147,6 @@ def _learned(facts: Facts, launch: Launch) -> list[Action]:
             seen, to = cooled(facts, pool, verdict)
             actions.append(CoolPool(seen=seen, to=to))
     actions += _quota_stops(facts, launch, verdicts)
-    if not launch.instances and verdicts and set(verdicts.values()) <= {Verdict.CAPACITY, Verdict.UNKNOWN}:
-        actions += _silent_pools(facts, launch, frozenset(verdicts))
     return actions
 
 
@@ -166,24 +164,11 @@ def _quota_stops(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> 
     return [CoolPool(seen=seen, to=to) for seen, to in (cooled(facts, one, Verdict.QUOTA) for one in stopped)]
 
 
-def _silent_pools(facts: Facts, launch: Launch, named: frozenset[str]) -> list[Action]:
-    """Pools that were asked, gave nothing and were not named: the fleet tried them too."""
-    quiet = [one for one in _requested(facts, launch) if "#".join((one[0], one[1], one[2].value)) not in named]
-    asked = launch.request
-    tried = [one for one in quiet if f'"{one[0]}"' in asked and _subnet_of(facts, one[1]) in asked]
-    return [CoolPool(seen=seen, to=to) for seen, to in (cooled(facts, one, Verdict.CAPACITY) for one in tried)]
-
-
 def _requested(facts: Facts, launch: Launch) -> list[tuple[str, str, Market]]:
     if facts.spec is None or facts.spec.placement is None:
         return []
     pools = candidates(facts.spec, facts.spec.placement, launch.market)
     return [(one.instance_type, one.zone, one.market) for one in pools]
-
-
-def _subnet_of(facts: Facts, zone: str) -> str:
-    subnets = () if facts.spec is None or facts.spec.placement is None else facts.spec.placement.subnets
-    return next((entry.partition("=")[0] for entry in subnets if entry.endswith(f"={zone}")), "")
 
 
 def _attempted(facts: Facts, launch: Launch) -> list[Action]:
@@ -198,8 +183,9 @@ def _attempted(facts: Facts, launch: Launch) -> list[Action]:
     if verdicts & {Verdict.THROTTLED, Verdict.FLEET_QUOTA, Verdict.MISMATCH}:
         wait_s = BACKOFF_S if Verdict.FLEET_QUOTA not in verdicts else limits.LAUNCH_RETRY_S
         return [NoteAttempt(run=launch.run, next_launch_at=facts.now + wait_s)]
-    # The pools that failed cool down; others may be asked at once.
-    return [NoteAttempt(run=launch.run, next_launch_at=facts.now, spot=launch.market is Market.SPOT)]
+    # The pools that were named cool down now, so others are asked at once; where none was named, nothing was learned.
+    wait_s = 0 if any(parse_pool(name) for name, _ in _verdicts(launch)) else limits.LAUNCH_RETRY_S
+    return [NoteAttempt(run=launch.run, next_launch_at=facts.now + wait_s, spot=launch.market is Market.SPOT)]
 
 
 def _blocked(facts: Facts, launch: Launch, verdict: Verdict) -> list[Action]:

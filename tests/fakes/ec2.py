@@ -49,6 +49,8 @@ class FakeEc2:
     terminated: list[str] = field(default_factory=list)
     honours_tokens: bool = True
     extra: int = 0  # how many instances more than asked the next fleet launches
+    names: list[str] = field(default_factory=list)  # ids of the next instances, where a test wants its own
+    _launched: int = 0
     _answers: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     _faults: dict[str, list[str]] = field(default_factory=dict)
 
@@ -152,7 +154,8 @@ class FakeEc2:
         pool = f"{instance_type}#{zone}#{lifecycle}"
         if pool in self.room:
             self.room[pool] -= 1
-        name = f"i-{len(self.instances) + 1:017x}"
+        self._launched += 1
+        name = self.names.pop(0) if self.names else f"i-{self._launched:017x}"
         self.instances[name] = Instance(
             instance=name,
             instance_type=instance_type,

@@ -1,0 +1,77 @@
+"""ST cases of the case book that are the control plane's."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from spotproof.contract.states import FlushOutcome, NodePhase
+from tests.fakes.control import World, notice
+
+ORDERS = list(permutations(("X", "X again", "Y", "agent")))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=[" ".join(order) for order in ORDERS])
+def test_st_04_one_interruption_in_several_messages_is_one_recovery(order: tuple[str, ...]) -> None:
+    assert len(ORDERS) == 24
+    world = World()
+    [lost] = world.started()
+    at = world.clock()
+    for step in order:
+        if step == "agent":
+            world.beat("mini", lost, NodePhase.DRAINING, flush=FlushOutcome.COMMITTED, flush_step=9)
+        else:
+            assert world.deliver({**notice(lost, at), "id": step.split()[0]}) == {}
+    assert world.ec2.count("create_fleet") == 2  # the run's start and one replacement
+    assert len({tuple(command["Parameters"]["Request"]) for command in world.ssm.sent}) == 1
+    assert len(world.ssm.sent) == 1
+
+
+def test_st_03_the_order_of_keys_is_no_difference() -> None:
+    world = World()
+    [lost] = world.started()
+    event = notice(lost, world.clock())
+    world.deliver(event)
+    world.deliver(dict(reversed(list(event.items()))))
+    assert world.ec2.count("create_fleet") == 2
+
+
+def test_mn_02_a_worker_that_is_gone_without_a_word_is_replaced_by_the_sweep() -> None:
+    world = World()
+    head, worker = world.started(slots=2)
+    world.beat_all()
+    world.ec2.instances[worker].state = "terminated"
+    world.beat("mini", head)
+    world.tick()
+    assert world.slot(number=0).successor_instance is None
+    replaced = world.slot(number=1)
+    assert (replaced.incarnation, world.ec2.count("create_fleet")) == (2, 2)
+
+
+def test_mn_05_preemptions_while_recovering_eat_no_failure_budget() -> None:
+    world = World()
+    [lost] = world.started()
+    for _ in range(3):
+        world.deliver(notice(lost, world.clock()))
+        world.clock.advance(20)
+        lost = str(world.slot().successor_instance)
+    assert world.head().trainer_failures == 0
+    assert world.head().status == "active"
+    assert world.ec2.count("create_fleet") == 4
+
+
+def test_mn_05_a_trainer_that_fails_three_times_ends_the_run_and_its_nodes() -> None:
+    world = World()
+    world.started()
+    for _ in range(3):
+        holder = str(world.slot().holder_instance)
+        world.beat("mini", holder, NodePhase.FAILED, exit_code=1)
+        world.tick()
+        world.boot()
+        if world.slot().successor_instance:
+            world.join()
+            world.tick()
+    assert world.head().status == "failed"
+    world.tick()
+    assert world.ec2.alive() == []
