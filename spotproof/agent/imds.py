@@ -169,8 +169,7 @@ class Imds:
         document = _json(body)
         fields = document if isinstance(document, dict) else {}
         text, at = fields.get("action"), fields.get("time")
-        is_known = isinstance(text, str) and text in set(InterruptionAction)
-        action = InterruptionAction(text) if is_known else InterruptionAction.UNKNOWN
+        action = _action(text)
         key = f"interruption-{at}" if isinstance(at, str) else "interruption"
         deadline = _time(at)
         if deadline is None:
@@ -197,6 +196,11 @@ class Imds:
         return MetadataNotice(
             key=key, kind=NoticeKind.MAINTENANCE, deadline_at=deadline, detail=str(event.get("Code", ""))
         )
+
+
+def _action(text: object) -> InterruptionAction:
+    is_known = isinstance(text, str) and text in set(InterruptionAction)
+    return InterruptionAction(str(text)) if is_known else InterruptionAction.UNKNOWN
 
 
 def _json(body: bytes) -> object:

@@ -19,7 +19,12 @@ class Source(StrEnum):
     METADATA = "metadata"
     REQUEST = "request"
     HEAD = "head"
-    PERSON = "person"  # SIGTERM to a local run
+    PERSON = "person"  # a signal to `spotproof run`
+
+    @property
+    def is_about_the_slot(self) -> bool:
+        """Whether the notice names a slot, not this instance: before this node has joined it means its predecessor."""
+        return self in (Source.REQUEST, Source.HEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,7 @@ class Notices:
     def hear(self, notice: Heard, *, now: float) -> News | None:
         """Merge a notice; None: nothing changes."""
         if notice.leave:
-            return self._hear_leaving(notice)
+            return self._hear_leaving(notice, now)
         if notice.key in self.heard:
             return None
         self.heard.add(notice.key)
@@ -79,9 +84,10 @@ class Notices:
             return None  # the flush saves more than the extra checkpoint would, or nobody needs it any more
         return News(heard=notice, deadline_at=notice.deadline_at, is_extra=True)
 
-    def _hear_leaving(self, notice: Heard) -> News | None:
+    def _hear_leaving(self, notice: Heard, now: float) -> News | None:
         if self.leaving is None:
-            if notice.key in self.heard:
+            is_stale = notice.source.is_about_the_slot and notice.deadline_at <= now
+            if notice.key in self.heard or is_stale:
                 return None
             self.heard.add(notice.key)
             self.leaving, self.deadline_at = notice, notice.deadline_at

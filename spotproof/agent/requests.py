@@ -1,4 +1,7 @@
-"""Request files: what the SSM document drops. A file that has its final name is complete; each is read once."""
+"""Request files: what the SSM document drops. A file that has its final name is complete; each is read once and gone.
+
+An agent that dies between reading and acting still hears of the interruption from the metadata and from HEAD.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,9 @@ class Requests:
 
     runtime_dir: Path
     refused: list[str] = field(default_factory=list)
-    _read: set[str] = field(default_factory=set)
 
     def open(self) -> None:
-        """Make the folder; only this user may write to it. Files from before this start have been answered."""
+        """Make the folder; only this user may write to it."""
         folder = self.runtime_dir / REQUESTS
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -31,15 +33,14 @@ class Requests:
             names = sorted(path.name for path in folder.iterdir() if path.name.startswith(REQUEST_PREFIX))
         except FileNotFoundError:
             return []
-        fresh = [name for name in names if name not in self._read]
-        self._read.update(fresh)
-        orders = [self._order(folder / name) for name in fresh]
+        orders = [self._order(folder / name) for name in names]
         return [order for order in orders if order is not None]
 
     def _order(self, path: Path) -> FlushOrder | None:
         try:
             with path.open("rb") as file:
                 line = file.read(_LINE_MAX_BYTES).decode("ascii")
+            path.unlink()
             return parse_request(line)
         except (OSError, UnicodeDecodeError, ContractError) as error:
             self.refused.append(f"{path}: {error}")

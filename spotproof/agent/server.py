@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from spotproof.checkpoint.channel import Channel, Ended, Received, socket_address
+from spotproof.checkpoint.childagent import LOCK
 from spotproof.contract.protocol import SOCKET, Frame, Hello
 from spotproof.errors import BadSettings, ProtocolError
 
-LOCK: Final = "agent.lock"
 _BACKLOG: Final = 16
 
 

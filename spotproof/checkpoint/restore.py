@@ -80,6 +80,12 @@ def restore(
     return Restored(step=step, counters=counters, conversions=tuple(source.conversions))
 
 
+def counters_of(image: Any, layout: Layout) -> dict[str, object]:  # Any: a writable buffer
+    """The run's own counters in `image`, without touching any object: where to go on is known before the restore."""
+    source = _Source(tensors=payload_views(layout, image), may_convert=frozenset())
+    return cast("dict[str, object]", source.decode(_document(source)["run"], "run"))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Source:
     """The tensors of an image, what is wrong with them for these objects, and what was converted."""

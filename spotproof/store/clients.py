@@ -37,6 +37,7 @@ _SETTINGS: Final[dict[str, ClientSettings]] = {
     "sqs": _CONTROL,
     "sts": _CONTROL,
     "cloudwatch": _CONTROL,
+    "cloudformation": _CONTROL,  # submit and status read a stack's outputs
 }
 
 

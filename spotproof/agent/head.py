@@ -1,0 +1,69 @@
+"""What the agent asks the table for while training goes on: the run's HEAD, and whether it is still a member.
+
+One thread, because the table may take seconds to answer and the loop may not. A table that is silent changes nothing:
+the node trains on, and the pointer's own transaction keeps a superseded one from committing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from spotproof.contract.items import Head, Newest
+from spotproof.contract.orders import FlushOrder, slots_of
+from spotproof.contract.states import NoticeKind
+from spotproof.errors import StoreError
+
+
+class ReadsHead(Protocol):
+    """The part of `store.head.Heads` that is needed here."""
+
+    def read(self, run: str) -> Head | None:
+        """Return the head, or None."""
+
+
+class ReadsNewest(Protocol):
+    """The part of `store.members.Memberships` that is needed here."""
+
+    def newest(self, run: str) -> Newest | None:
+        """Return the newest sealed generation, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSays:
+    """One look at the table. None: there is no such item; `error` tells of a look that failed."""
+
+    head: Head | None = None
+    newest: Newest | None = None
+    error: str = ""
+
+
+def look(run: str, *, heads: ReadsHead, memberships: ReadsNewest) -> TableSays:
+    """Read HEAD and NEWEST; a failure is a value, because the next look is two seconds away."""
+    try:
+        return TableSays(head=heads.read(run), newest=memberships.newest(run))
+    except StoreError as error:
+        return TableSays(error=str(error))
+
+
+def order_of(head: Head) -> FlushOrder | None:
+    """The flush order that stands in HEAD, or None."""
+    if head.order is None or head.order_deadline_at is None:
+        return None
+    return FlushOrder(
+        order=head.order,
+        kind=head.order_kind or NoticeKind.INTERRUPTION,
+        deadline_at=head.order_deadline_at,
+        leavers=slots_of(head.order_leavers or "0"),
+    )
+
+
+def is_superseded(newest: Newest | None, *, generation: int) -> bool:
+    """Whether the membership of `generation` is over: a newer one is sealed, or it has been marked as broken."""
+    if newest is None or generation == 0:
+        return False
+    return newest.generation > generation or newest.bad >= generation
+
+
+Say = Callable[[TableSays], None]

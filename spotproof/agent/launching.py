@@ -1,0 +1,169 @@
+"""The agent's side of `spotproof run`: when the command may start, whether it starts again, how it all ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from spotproof.agent.decide import Ending, Verdict, verdict
+from spotproof.agent.notices import Heard, Source
+from spotproof.agent.server import Peer
+from spotproof.agent.situation import Situation
+from spotproof.checkpoint.channel import Received
+from spotproof.contract import protocol
+from spotproof.contract.exits import ExitCode
+from spotproof.contract.limits import LAST_COMMIT_WAIT_S
+from spotproof.contract.protocol import Exited, Go, Notice, Role
+from spotproof.contract.states import NodePhase
+from spotproof.errors import ContractError, ProtocolError
+
+TELL_S: Final = 5.0  # how long the verdict waits for the last beat to be written
+TERMINATE_S: Final = 5.0  # between SIGTERM and SIGKILL of a superseded trainer
+
+
+@dataclass(slots=True, kw_only=True)
+class Launching:
+    """The launchers of this node (one in practice) and the end that is being waited for."""
+
+    situation: Situation
+    on_person: Callable[[Heard], None]
+    ended: Verdict | None = None  # the last word, once it is spoken
+    _started: set[int] = field(default_factory=set)
+    _exited: dict[int, tuple[Peer, int, float]] = field(default_factory=dict)  # by pid: peer, code, when
+    _spoken_at: float = 0.0
+    _killed_at: float | None = None
+
+    def go(self) -> None:
+        """Start every command that waits, if its turn has come; a node without a place says so and ends."""
+        now = self.situation
+        for peer in now.peers(Role.LAUNCHER):
+            if peer.pid in self._started:
+                continue
+            if now.refusal is not None:
+                self._started.add(peer.pid)
+                now.server.send(peer, self._refused(now.refusal))
+            elif now.superseded or (now.is_leaving and not now.has_joined):
+                self._started.add(peer.pid)
+                self._exited[peer.pid] = (peer, int(ExitCode.PREEMPTED_LOST), now.now())
+            elif now.has_joined and now.spec is not None:
+                self._started.add(peer.pid)
+                now.server.send(peer, Go(command=now.spec.command, environment=now.spec.environment))
+
+    def hear(self, peer: Peer, received: Received) -> None:
+        """The command ended, or a person wants it to. Raises ProtocolError for what a launcher does not send."""
+        frame = received.frame
+        if peer.hello is not None and isinstance(frame, Notice):
+            self.on_person(
+                Heard(key=frame.order, source=Source.PERSON, kind=frame.kind, deadline_at=frame.deadline_at, leave=True)
+            )
+            return
+        if peer.hello is None or not isinstance(received.frame, Exited):
+            raise ProtocolError(f"{type(received.frame).__name__} was not expected here")
+        self._exited[peer.pid] = (peer, received.frame.code, self.situation.now())
+        self._count_failure(received.frame.code)
+        self.check()
+
+    def check(self) -> None:
+        """Answer launchers whose command has ended, as soon as nothing of it is under way any more."""
+        for pid, (peer, code, at) in list(self._exited.items()):
+            if not self._is_settled(at):
+                continue
+            word = self._word(code)
+            if word.again:
+                del self._exited[pid]
+                self._again(peer, word)
+            elif self._is_told(word):
+                del self._exited[pid]
+                self.ended = word
+                self.situation.server.send(peer, protocol.Verdict(code=word.code, says=word.says))
+
+    def stop_trainers(self) -> None:
+        """End the trainers of a superseded node: SIGTERM, and SIGKILL 5 s later for those that are still there."""
+        now = self.situation
+        first = self._killed_at is None
+        if first:
+            self._killed_at = now.now()
+        is_late = not first and now.now() >= (self._killed_at or 0.0) + TERMINATE_S
+        if first or is_late:
+            for peer in now.peers(Role.TRAINER):
+                _signal_group(peer.pid, signal.SIGKILL if is_late else signal.SIGTERM)
+
+    def _is_settled(self, exited_at: float) -> bool:
+        """Whether the end can be judged: uploads are done, or have had the time that they get."""
+        now = self.situation
+        if now.superseded:
+            return True
+        if now.is_leaving:
+            return now.outcome is not None and now.outcome.is_final
+        return not now.is_saving or now.now() >= exited_at + LAST_COMMIT_WAIT_S
+
+    def _word(self, code: int) -> Verdict:
+        now = self.situation
+        spec = now.spec
+        return verdict(
+            Ending(
+                code=code,
+                is_superseded=bool(now.superseded),
+                is_leaving=now.is_leaving and not (code == 0 and self._is_finished()),
+                is_paused=now.is_paused,
+                outcome=now.outcome,
+                is_last_save_lost=now.saves.is_last_lost,
+                failures=now.training.failures,
+                allowed=spec.budgets.trainer_failures if spec is not None else 1,
+            )
+        )
+
+    def _is_finished(self) -> bool:
+        """Training ended by itself, and its last step is durable: a notice does not make that a preemption."""
+        finished = self.situation.training.finished_step
+        return finished >= 0 and self.situation.saves.committed_step >= finished
+
+    def _is_told(self, word: Verdict) -> bool:
+        """Whether the last beat is in the table, or has had its time; the first call has it written."""
+        now = self.situation
+        if self._spoken_at == 0.0:
+            self._spoken_at = now.now()
+            if word.says:
+                now.log(word.says)
+            now.say(exit_code=word.code)
+            if not now.is_leaving and not now.superseded:
+                now.enter(NodePhase.DONE if word.code == 0 else NodePhase.FAILED)
+        return now.heart is None or now.heart.is_told() or now.now() >= self._spoken_at + TELL_S
+
+    def _again(self, peer: Peer, word: Verdict) -> None:
+        now = self.situation
+        now.log(f"{word.says}: it is started again")
+        now.enter(NodePhase.PREPARING)
+        if now.spec is not None:
+            now.server.send(peer, Go(command=now.spec.command, environment=now.spec.environment))
+
+    def _count_failure(self, code: int) -> None:
+        training, saves = self.situation.training, self.situation.saves
+        if code == 0 or self.situation.is_leaving:
+            return
+        commit = (saves.committed_generation, saves.committed_step)
+        training.failures = 1 if commit > training.failed_at_commit else training.failures + 1
+        training.failed_at_commit = commit
+
+    def _refused(self, error: Exception) -> protocol.Verdict:
+        is_configuration = isinstance(error, ContractError)
+        code = ExitCode.BAD_CONFIGURATION if is_configuration else ExitCode.FAILED
+        self.ended = Verdict(again=False, code=int(code), says=str(error))
+        return protocol.Verdict(code=int(code), says=str(error)[:4000])
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal the process group of a process that registered; never our own group."""
+    if pid <= 0:
+        return
+    try:
+        group = os.getpgid(pid)
+        if group == os.getpgrp():
+            os.kill(pid, number)
+        else:
+            os.killpg(group, number)
+    except ProcessLookupError:
+        pass  # it has ended by itself

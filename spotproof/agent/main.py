@@ -1,0 +1,270 @@
+"""The agent's composition root: settings -> stores -> threads -> loop -> exit code."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spotproof.agent.head import look
+from spotproof.agent.heartbeat import Heart, Place
+from spotproof.agent.imds import Endpoint, Imds
+from spotproof.agent.launching import Launching
+from spotproof.agent.leaving import Leaving
+from spotproof.agent.loop import Loop, MetadataSays, Owned, SupersededHeard
+from spotproof.agent.membership import Joiner
+from spotproof.agent.requests import Requests
+from spotproof.agent.server import Server
+from spotproof.agent.situation import Situation
+from spotproof.agent.threads import Mailbox, Repeating
+from spotproof.agent.trainers import FetchedAgain, Trainers
+from spotproof.checkpoint.fetch import Fetcher, Stores
+from spotproof.checkpoint.jobs import Begin
+from spotproof.checkpoint.localcopy import LocalCopies
+from spotproof.contract import s3keys
+from spotproof.contract.limits import HEAD_POLL_S, IMDS_POLL_S
+from spotproof.contract.runspec import Budgets, CheckpointPolicy, Pools, RunSpec
+from spotproof.contract.settings import LocalSettings, NodeSettings, variable
+from spotproof.errors import BadSettings, StoreError
+from spotproof.store.checkpoints import Checkpoints
+from spotproof.store.head import Heads
+from spotproof.store.members import Memberships
+from spotproof.store.nodes import Nodes
+from spotproof.store.objects import Objects
+from spotproof.store.pointer import Pointers
+from spotproof.store.table import Table
+
+TABLE_FILE: Final = "table.sqlite"
+OBJECTS_DIR: Final = "objects"
+_NO_IMAGE: Final = "local@sha256:" + "0" * 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What differs between EC2 and a laptop."""
+
+    run: str
+    runtime_dir: Path
+    scratch_dir: Path
+    table: Table
+    objects: Objects
+    begin: Begin
+    is_local: bool
+    instance: str = ""
+    spec: RunSpec | None = None  # local: made up from the settings
+
+
+def run_agent(environ: Mapping[str, str]) -> int:
+    """Run the agent until the node's work is over; returns the exit code (contract.exits).
+
+    Raises BadSettings before anything has started, if the environment is incomplete or the runtime folder is in use.
+    """
+    is_local, is_node = (bool(environ.get(variable(name))) for name in ("local_dir", "table"))
+    if is_local and is_node:
+        raise BadSettings(
+            f"{variable('local_dir')} and {variable('table')} are both set", next_step="unset one: a folder or a stack"
+        )
+    with ExitStack() as stack:
+        ground = _local(LocalSettings.from_env(environ), stack) if is_local else _node(NodeSettings.from_env(environ))
+        return _run(ground, environ, stack)
+
+
+def _run(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
+    selector = stack.enter_context(selectors.DefaultSelector())
+    server = stack.enter_context(Server(ground.runtime_dir, selector))
+    mailbox = Mailbox()
+    stack.callback(mailbox.close)
+    situation = Situation(
+        runtime_dir=ground.runtime_dir, now=time.time, log=_log, server=server, is_local=ground.is_local
+    )
+    joiner = Joiner(
+        table=ground.table, post=mailbox.post, now=time.time, make_fetcher=lambda run: _fetcher(ground, run)
+    )
+    requests = Requests(runtime_dir=ground.runtime_dir)
+    requests.open()
+    leaving = Leaving(situation=situation)
+    loop = Loop(
+        situation=situation,
+        owned=_owned(ground, mailbox),
+        mailbox=mailbox,
+        selector=selector,
+        server=server,
+        joiner=joiner,
+        trainers=Trainers(situation=situation, fetch=lambda: _fetch_again(ground, mailbox)),
+        launching=Launching(situation=situation, on_person=leaving.hear),
+        leaving=leaving,
+        requests=requests,
+        stack=stack.enter_context(ExitStack()),
+        should_stop=stack.enter_context(_stop_signals()),
+    )
+    stack.enter_context(_joining(ground, joiner))
+    if not ground.is_local:
+        stack.enter_context(_hearing_metadata(environ, mailbox))
+    return loop.run()
+
+
+def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
+    nodes, heads, memberships = Nodes(ground.table), Heads(ground.table), Memberships(ground.table)
+
+    def was_committed(generation: int, step: int) -> bool:
+        try:
+            return ground.objects.head(s3keys.manifest(ground.run, generation, step)) is not None
+        except StoreError:
+            return False
+
+    def heart(place: Place) -> Heart:
+        return Heart(
+            nodes=nodes, place=place, now=time.time, on_superseded=lambda why: mailbox.post(SupersededHeard(why=why))
+        )
+
+    return Owned(
+        begin=lambda _: ground.begin,
+        was_committed=was_committed,
+        heart=heart,
+        look=lambda: look(ground.run, heads=heads, memberships=memberships),
+        head_poll_s=HEAD_POLL_S,
+    )
+
+
+def _fetcher(ground: Ground, run: str) -> Fetcher:
+    stores = Stores(
+        objects=ground.objects,
+        checkpoints=Checkpoints(ground.table),
+        pointers=Pointers(ground.table),
+        memberships=Memberships(ground.table),
+    )
+    return Fetcher(stores=stores, run=run, clock=time.time, local=LocalCopies(ground.scratch_dir, run))
+
+
+def _fetch_again(ground: Ground, mailbox: Mailbox) -> None:
+    """Read the newest checkpoint on a thread; it posts one event and ends."""
+
+    def work() -> None:
+        try:
+            mailbox.post(FetchedAgain(fetched=_fetcher(ground, ground.run).newest()))
+        except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the trainer is told
+            mailbox.post(FetchedAgain(error=error))
+
+    threading.Thread(target=work, name="fetch", daemon=True).start()
+
+
+@contextmanager
+def _joining(ground: Ground, joiner: Joiner) -> Iterator[None]:
+    """The way to the seal, on a thread that ends with the context."""
+    spec = ground.spec
+
+    def work() -> None:
+        if spec is None:
+            joiner.join(ground.instance, ground.run)
+        else:
+            joiner.join_alone(lambda number: _local_place(ground.run, number), spec)
+
+    thread = threading.Thread(target=work, name="join", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        joiner.cancel()
+        thread.join(10)
+
+
+def _local_place(run: str, number: int) -> Place:
+    """Each start is an incarnation of its own, so that two never beat under one key."""
+    return Place(run=run, slot=0, incarnation=number, instance=f"local-{os.getpid()}-{number}")
+
+
+@contextmanager
+def _hearing_metadata(environ: Mapping[str, str], mailbox: Mailbox) -> Iterator[None]:
+    imds = Imds(endpoint=Endpoint.from_env(environ), monotonic=time.monotonic, now=time.time)
+
+    def poll() -> None:
+        notices = tuple(imds.poll())
+        mailbox.post(MetadataSays(notices=notices, degraded=imds.degraded))
+
+    with Repeating("metadata", poll, period_s=IMDS_POLL_S, mailbox=mailbox):
+        yield
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """SIGTERM and SIGINT end the agent at the next turn; uploads that were asked are still finished."""
+    stopped = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _local(settings: LocalSettings, stack: ExitStack) -> Ground:
+    from spotproof.store.folder import FolderObjects
+    from spotproof.store.local import LocalTable
+
+    root = Path(settings.local_dir).absolute()
+    scratch = Path(settings.scratch_dir).absolute() if settings.scratch_dir else root / "scratch"
+    runtime = Path(settings.runtime_dir).absolute() if settings.runtime_dir else root / "run"
+    root.mkdir(parents=True, exist_ok=True)
+    table = stack.enter_context(LocalTable(root / TABLE_FILE))
+    policy = CheckpointPolicy(every_s=settings.checkpoint_every_s, every_steps=settings.checkpoint_every_steps)
+    begin = Begin(
+        run=settings.run,
+        scratch_dir=str(scratch),
+        objects_dir=str(root / OBJECTS_DIR),
+        table_file=str(root / TABLE_FILE),
+    )
+    spec = RunSpec(
+        run=settings.run,
+        image=_NO_IMAGE,
+        command=(),
+        pools=Pools(types=()),
+        checkpoint=policy,
+        budgets=Budgets(trainer_failures=1),  # on a laptop the person sees the error and decides
+    )
+    return Ground(
+        run=settings.run,
+        runtime_dir=runtime,
+        scratch_dir=scratch,
+        table=table,
+        objects=FolderObjects(root / OBJECTS_DIR),
+        begin=begin,
+        is_local=True,
+        spec=spec,
+    )
+
+
+def _node(settings: NodeSettings) -> Ground:
+    from spotproof.store.clients import Clients
+    from spotproof.store.dynamo import DynamoTable
+    from spotproof.store.s3 import S3Objects
+
+    clients = Clients(region=settings.region)
+    begin = Begin(
+        run=settings.run,
+        scratch_dir=settings.scratch_dir,
+        bucket=settings.bucket,
+        table=settings.table,
+        region=settings.region,
+    )
+    return Ground(
+        run=settings.run,
+        runtime_dir=Path(settings.runtime_dir),
+        scratch_dir=Path(settings.scratch_dir),
+        table=DynamoTable(clients.dynamodb, settings.table),
+        objects=S3Objects(clients.s3, settings.bucket),
+        begin=begin,
+        is_local=False,
+        instance=settings.instance,
+    )
+
+
+def _log(line: str) -> None:
+    print(f"spotproof agent: {line}", file=sys.stderr, flush=True)  # noqa: T201 -- a daemon's log is its stderr

@@ -1,0 +1,255 @@
+"""How a node gets its place: found, prepared, parked until the holder is through, sealed.
+
+    1. The INSTANCE item names run, slot and incarnation (polled until the control plane has bound this instance).
+    2. Read ahead: the newest committed checkpoint is fetched and verified while the holder still flushes.
+    3. Wait until the holder's flush outcome is final, or its deadline has passed by 10 s.
+    4. If the pointer moved meanwhile, choose again. Seal: from then on the holder's generation cannot commit.
+
+A node that finds itself in the newest membership (its agent was restarted) has its place already.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from spotproof.agent.heartbeat import Place
+from spotproof.checkpoint.fetch import Fetched, Fetcher
+from spotproof.contract import s3keys
+from spotproof.contract.items import NO_INSTANCE, Generation, Member, Node, Slot
+from spotproof.contract.limits import FIRST_HEARTBEAT_S, JOIN_AFTER_DEADLINE_S
+from spotproof.contract.runspec import RunSpec
+from spotproof.errors import BadSettings, Lost, Missing, Superseded, Unavailable
+from spotproof.store.members import Members, Memberships
+from spotproof.store.nodes import Nodes
+from spotproof.store.pointer import Pointers
+from spotproof.store.slots import Slots
+from spotproof.store.spec import Specs
+from spotproof.store.table import Table
+
+POLL_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The node knows its place, and the run's spec."""
+
+    place: Place
+    spec: RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """Prepared; waits for its turn."""
+
+    waiting_for: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The membership is sealed. `fetched` is the starting checkpoint, None: from step 0."""
+
+    generation: int
+    fetched: Fetched | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJoined:
+    """No place for this node, for good; `error` says why."""
+
+    error: Exception
+
+
+class _Called(Exception):
+    """The agent ends."""
+
+
+def waiting_for(*, slot: Slot, place: Place, holder: Node | None, now: float) -> str:
+    """What a successor still waits for; '' when it may join.
+
+    Raises Superseded if the slot has been claimed anew: another node takes this place.
+    """
+    if slot.holder_instance == place.instance:
+        return ""
+    if slot.incarnation != place.incarnation or slot.successor_instance not in (place.instance, NO_INSTANCE):
+        raise Superseded(
+            f"slot {slot.slot} of run {slot.run} waits for incarnation {slot.incarnation}, this node is "
+            f"{place.incarnation}",
+            next_step="nothing: the control plane ends this node",
+        )
+    if slot.holder_instance in (None, NO_INSTANCE):
+        return ""
+    if holder is not None and (holder.phase.is_final or (holder.flush is not None and holder.flush.is_final)):
+        return ""
+    deadline_at = slot.deadline_at if slot.deadline_at is not None else slot.claimed_at or 0
+    left_s = deadline_at + JOIN_AFTER_DEADLINE_S - now
+    if left_s <= 0:
+        return ""
+    return f"{slot.holder_instance} flushes until {deadline_at}, {left_s:.0f} s more at the most"
+
+
+@dataclass(slots=True, kw_only=True)
+class Joiner:
+    """Takes the way to the seal, on a thread of its own; what happens is posted. `cancel` ends it within a poll."""
+
+    table: Table
+    post: Callable[[object], None]
+    now: Callable[[], float]
+    make_fetcher: Callable[[str], Fetcher]
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def cancel(self) -> None:
+        """Give up before the seal: this node will not live long enough to be of use."""
+        self._cancelled.set()
+
+    def join(self, instance: str, run: str) -> None:
+        """The way of a node on EC2. Posts Placed, Parked, and at last Joined or NotJoined."""
+        try:
+            member = self._member(instance)
+            place = Place(run=member.run, slot=member.slot, incarnation=member.incarnation, instance=instance)
+            spec = self._spec(member, run)
+            self.post(Placed(place=place, spec=spec))
+            self._take(place, spec)
+        except _Called:
+            pass
+        except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the loop says what follows
+            self.post(NotJoined(error=error))
+
+    def join_alone(self, place: Callable[[int], Place], spec: RunSpec) -> None:
+        """The way off AWS: nobody is waited for, each start seals the next generation. `place` gets its number."""
+        try:
+            newest = Memberships(self.table).newest(spec.run)
+            own = place(1 if newest is None else newest.generation + 1)
+            self.post(Placed(place=own, spec=spec))
+            fetcher = self.make_fetcher(spec.run)
+            self._seal(own, fetcher, self._patiently(fetcher.newest), is_bound=False)
+        except _Called:
+            pass
+        except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the loop says what follows
+            self.post(NotJoined(error=error))
+
+    def _member(self, instance: str) -> Member:
+        until = self.now() + FIRST_HEARTBEAT_S
+        members = Members(self.table)
+        while self.now() < until:
+            member = self._patiently(lambda: members.read(instance))
+            if member is not None:
+                return member
+            self._pause()
+        raise Missing(
+            f"instance {instance} is bound to no run after {FIRST_HEARTBEAT_S} s",
+            next_step="look at the run's launches with `spotproof status`; the sweep ends instances without a place",
+        )
+
+    def _spec(self, member: Member, run: str) -> RunSpec:
+        if member.run != run:
+            raise BadSettings(f"this instance is tagged for run {run} but bound to run {member.run}")
+        spec = self._patiently(lambda: Specs(self.table).read(run))
+        if spec is None:
+            raise Missing(f"run {run} has no spec", next_step="submit it with `spotproof submit run.yaml`")
+        if spec.slots > 1:
+            raise BadSettings(
+                f"run {run} wants {spec.slots} slots; this version trains on one node per run",
+                next_step="submit it with slots: 1",
+            )
+        return spec
+
+    def _take(self, place: Place, spec: RunSpec) -> None:
+        memberships = Memberships(self.table)
+        fetcher = self.make_fetcher(spec.run)
+        newest = self._patiently(lambda: memberships.newest(spec.run))
+        if newest is not None and newest.bad < newest.generation:
+            sealed = memberships.generation(spec.run, newest.generation)
+            if sealed is not None and member_text(place) in sealed.members:
+                fetched = self._patiently(fetcher.newest)
+                self.post(Joined(generation=newest.generation, fetched=fetched))
+                return
+        fetched = self._patiently(fetcher.newest)
+        self._park(place)
+        self._seal(place, fetcher, fetched, is_bound=True)
+
+    def _park(self, place: Place) -> None:
+        is_told = False
+        while reason := self._patiently(lambda: self._still_waits_for(place)):
+            if not is_told:
+                is_told = True
+                self.post(Parked(waiting_for=reason))
+            self._pause()
+
+    def _still_waits_for(self, place: Place) -> str:
+        slot = Slots(self.table).read(place.run, place.slot)
+        if slot is None:
+            raise Missing(f"run {place.run} has no slot {place.slot}")
+        holder = Nodes(self.table).read(place.run, place.slot, slot.holder_incarnation or 0)
+        return waiting_for(slot=slot, place=place, holder=holder, now=self.now())
+
+    def _chosen_again(self, run: str, fetcher: Fetcher, fetched: Fetched | None) -> Fetched | None:
+        """The choice, made again if the pointer has moved since."""
+        pointer = self._patiently(lambda: Pointers(self.table).read(run))
+        if (None if fetched is None else fetched.pointer) == pointer:
+            return fetched
+        if fetched is not None:
+            os.close(fetched.image_fd)
+        return self._patiently(fetcher.newest)
+
+    def _seal(self, place: Place, fetcher: Fetcher, fetched: Fetched | None, *, is_bound: bool) -> None:
+        """Seal the next generation. Before each try, after NEWEST was read, the slot is looked at again: a successor
+        that was frozen and replaced itself meanwhile finds that out here, or loses the transaction."""
+        memberships = Memberships(self.table)
+        while not self._cancelled.is_set():
+            fetched = self._chosen_again(place.run, fetcher, fetched)
+            newest = self._patiently(lambda: memberships.newest(place.run))
+            if is_bound:
+                self._patiently(lambda: self._still_waits_for(place))
+            number = 1 if newest is None else newest.generation + 1
+            sealed = sealed_with(place, number, fetched, now=int(self.now()))
+            try:
+                memberships.seal(sealed, pointer=None if fetched is None else fetched.pointer)
+            except Lost:
+                continue  # the holder committed once more, or another membership was sealed: look again
+            except Unavailable:
+                self._pause()
+                continue
+            self.post(Joined(generation=number, fetched=fetched))
+            return
+
+    def _patiently(self, read: Callable[[], T]) -> T:
+        """Read until the table answers: a node that boots in a bad minute is still of use after it."""
+        while True:
+            if self._cancelled.is_set():
+                raise _Called
+            try:
+                return read()
+            except Unavailable:
+                self._pause()
+
+    def _pause(self) -> None:
+        if self._cancelled.wait(POLL_S):
+            raise _Called
+
+
+def member_text(place: Place) -> str:
+    """A member as memberships list it."""
+    return f"{place.slot}:{place.incarnation}:{place.instance}"
+
+
+def sealed_with(place: Place, number: int, fetched: Fetched | None, *, now: int) -> Generation:
+    """The membership of one node that begins with `fetched`."""
+    manifest_key = None
+    if fetched is not None and fetched.manifest is not None:
+        manifest_key = s3keys.manifest(place.run, *fetched.order)
+    return Generation(
+        run=place.run,
+        generation=number,
+        members=(member_text(place),),
+        sealed_at=now,
+        start_generation=None if fetched is None else fetched.order[0],
+        start_step=None if fetched is None else fetched.order[1],
+        start_manifest=manifest_key,
+        start_digest=None if fetched is None else fetched.manifest_digest or None,
+    )

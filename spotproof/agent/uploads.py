@@ -1,0 +1,106 @@
+"""Saving as the agent sees it: memory is checked before it is given, rates are measured, a lost report is looked up.
+
+The uploader process, its restarts and its jobs are `checkpoint.uploads`; an upload survives the trainer, because the
+memory is the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from spotproof.checkpoint import uploads
+from spotproof.checkpoint.arena import MemoryLimit, check_memory, memory_limits
+from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Upload
+from spotproof.contract.arena import HEADER_BYTES
+from spotproof.contract.protocol import WantArenas
+
+
+class Uploads:
+    """Arenas and uploader of one node. A context manager; leaving it lets the uploader finish what was asked."""
+
+    def __init__(self, begin: Begin, *, was_committed: Callable[[int, int], bool]) -> None:
+        """`was_committed(generation, step)` looks at the bucket: asked only about a save that was given up."""
+        self._uploads = uploads.Uploads(begin)
+        self._was_committed = was_committed
+        self.image_bytes: int | None = None
+        self.rate_bytes_s: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._uploads.close()
+
+    def fileno(self) -> int:
+        """For selectors; it changes when the uploader was started again."""
+        return self._uploads.fileno()
+
+    @property
+    def pending(self) -> tuple[Upload, ...]:
+        """Uploads that were asked and are not reported, in order."""
+        return self._uploads.pending
+
+    def make_arenas(self, want: WantArenas, blob_fd: int, *, count: int, world: int, pid: int) -> list[int]:
+        """Fresh arenas for a rank; their descriptors stay ours. `blob_fd` holds layout and .metadata, and is closed.
+
+        Raises ArenaRefused if they do not fit what the trainer `pid` and this machine may use.
+        """
+        try:
+            check_memory(count * (want.image_bytes + HEADER_BYTES), arenas=count, limits=_limits(pid))
+            blob = os.pread(blob_fd, want.layout_bytes + want.metadata_bytes, 0)
+        finally:
+            os.close(blob_fd)
+        self.image_bytes = want.image_bytes
+        return self._uploads.make_arenas(
+            count=count,
+            image_bytes=want.image_bytes,
+            layout=blob[: want.layout_bytes],
+            metadata=blob[want.layout_bytes :],
+            rank=want.rank,
+            world=world,
+        )
+
+    def submit(self, job: Upload) -> None:
+        """Commit an arena that is COMPLETE, after what was asked before."""
+        self._uploads.submit(job)
+
+    def reclaim(self, rank: int) -> None:
+        """The trainer of `rank` is dead: what it had not handed over is FREE again."""
+        self._uploads.reclaim(rank)
+
+    def reports(self) -> Iterator[Report]:
+        """What the uploader says now."""
+        for report in self._uploads.reports():
+            if isinstance(report, Done) and report.sent_bytes > 0 and report.seconds > 0:
+                self.rate_bytes_s = report.sent_bytes / report.seconds
+            yield self._looked_up(report)
+
+    def _looked_up(self, report: Report) -> Report:
+        """An uploader that was killed between commit and report is asked again, and finds an arena that is FREE."""
+        if not isinstance(report, GivenUp) or report.is_superseded:
+            return report
+        if not self._was_committed(report.generation, report.step):
+            return report
+        return Done(
+            rank=report.rank,
+            generation=report.generation,
+            step=report.step,
+            kind=report.kind,
+            bytes=self.image_bytes or 0,
+            sent_bytes=0,
+            seconds=0.0,
+            is_committed=True,
+            is_pointed=True,
+        )
+
+
+def _limits(pid: int) -> list[MemoryLimit]:
+    try:
+        return memory_limits(str(pid) if pid else "self")
+    except (FileNotFoundError, PermissionError):
+        return memory_limits()  # the trainer's process is not visible from here

@@ -1,0 +1,138 @@
+"""When the training loop saves, and what it hands to the agent. Called at boundaries only.
+
+Order of calls at a boundary: `listen`, `due`, `save`; at the end of training `finish`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from spotproof.checkpoint.dcp import ImagePlan
+from spotproof.checkpoint.session import Session
+from spotproof.checkpoint.snapshot import Snapshotter
+from spotproof.contract.protocol import Saved
+from spotproof.contract.states import SaveKind
+from spotproof.errors import CheckpointError, NoAgent
+
+LISTEN_S: Final = 0.2
+ALREADY_HANDED_OVER: Final = -1  # as an arena: this step's image is with the agent
+_LOG: Final = logging.getLogger("spotproof")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a save says of the data besides the state."""
+
+    samples: int = 0
+    sample_chain: str = ""
+
+
+@dataclass(slots=True)
+class Saver:
+    """Saves of one trainer process. `saved_step` is the newest step that the agent has got (-1: none)."""
+
+    session: Session
+    objects: Mapping[str, object]
+    saved_step: int = -1
+    is_manual_due: bool = False
+    _saved_at: float = field(default_factory=time.monotonic)
+    _snapshotter: Snapshotter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the snapshotter; it asks for arenas at the first save."""
+        self._snapshotter = Snapshotter(self.objects, provide=self._provide)
+
+    def check(self, counters: Mapping[str, object]) -> None:
+        """Raise UnstorableState, with the path, if the state as it is now could not be saved."""
+        self._snapshotter.check(counters)
+
+    def restored(self, step: int) -> None:
+        """The state of `step` has been loaded: it needs no save."""
+        self.saved_step = step
+
+    def listen(self) -> None:
+        """Hear the agent; find it again if it has gone; learn of saves that failed."""
+        session = self.session
+        session.listen()
+        if session.is_lost and session.reconnect():
+            _LOG.warning("the agent is back")
+            self._snapshotter.close()
+            self._snapshotter = Snapshotter(self.objects, provide=self._provide)
+        for failed in session.failed:
+            _LOG.error("the save of step %d failed: %s; it is tried again", failed.step, failed.reason)
+            self._saved_at = float("-inf")  # due at once, whatever the interval
+            if failed.step == self.saved_step:
+                self.saved_step = -1
+        session.failed.clear()
+
+    def due(self, step: int) -> SaveKind | None:
+        """Why `step` should be saved now; None: it should not."""
+        session, welcome = self.session, self.session.welcome
+        if session.is_lost or step == 0:
+            return None
+        if session.notice is not None:
+            return SaveKind.FLUSH if session.notice.save and session.flush is None else None
+        if session.extra is not None:
+            return SaveKind.EXTRA
+        if self.is_manual_due:
+            return SaveKind.MANUAL
+        is_by_steps = welcome.every_steps > 0 and step % welcome.every_steps == 0
+        is_by_time = time.monotonic() - self._saved_at >= welcome.every_s
+        return SaveKind.PERIODIC if (is_by_steps or is_by_time) and step != self.saved_step else None
+
+    def save(self, kind: SaveKind, *, step: int, counters: Mapping[str, object], receipt: Receipt) -> None:
+        """Copy the state and hand it over. A flush or a final save waits for an arena; others come again later.
+
+        Raises UnstorableState or ArenaRefused, each with what to do.
+        """
+        arena: int | None = ALREADY_HANDED_OVER
+        if step != self.saved_step:
+            arena = self._snapshot(step, counters)
+            while arena is None and kind in (SaveKind.FLUSH, SaveKind.FINAL) and not self._is_too_late():
+                self.session.listen(timeout_s=LISTEN_S)
+                arena = self._snapshot(step, counters)
+        if arena is None or self.session.is_lost:
+            return
+        self.session.tell(
+            Saved(arena=arena, step=step, kind=kind, samples=receipt.samples, sample_chain=receipt.sample_chain)
+        )
+        self.saved_step, self._saved_at = step, time.monotonic()
+        self.is_manual_due = False
+        self.session.extra = None
+
+    def finish(self) -> None:
+        """Wait until the newest step that was handed over is durable.
+
+        Raises CheckpointError if it did not become so: the run must not look done.
+        """
+        session, step = self.session, self.saved_step
+        while step > 0 and session.committed[1] < step and not session.failed and not session.is_lost:
+            session.listen(timeout_s=LISTEN_S)
+        if step > 0 and session.committed[1] < step:
+            why = session.failed[0].reason if session.failed else "the agent has ended"
+            raise CheckpointError(
+                f"training has ended, but its step {step} is not durable: {why}",
+                next_step="start it again: it goes on from the last commit",
+            )
+
+    def close(self) -> None:
+        """Let go of the arenas; what was handed over is uploaded all the same."""
+        self._snapshotter.close()
+
+    def _provide(self, plan: ImagePlan) -> Sequence[int]:
+        return self.session.arenas(plan.layout, plan.metadata)
+
+    def _snapshot(self, step: int, counters: Mapping[str, object]) -> int | None:
+        """Copy the state; None if no arena is free, or the agent has gone."""
+        try:
+            return self._snapshotter.save(step=step, generation=self.session.welcome.generation, counters=counters)
+        except NoAgent:
+            return None
+
+    def _is_too_late(self) -> bool:
+        notice = self.session.notice
+        return self.session.is_lost or (notice is not None and time.time() >= notice.deadline_at)

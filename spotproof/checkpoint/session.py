@@ -1,0 +1,258 @@
+"""The trainer's side of the protocol: one connection to the agent, and what it has said so far.
+
+Used from the training loop's thread only. Frames that arrive while another one is waited for are kept, not lost. An
+agent that is gone does not stop training: `reconnect` looks for it again, and saves go on when it is back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from spotproof.checkpoint.arena import sealed_memory
+from spotproof.checkpoint.channel import Channel, Ended, Received, connect
+from spotproof.checkpoint.childagent import find_agent
+from spotproof.contract import layout
+from spotproof.contract.layout import Layout
+from spotproof.contract.protocol import (
+    Arenas,
+    ArenasRefused,
+    Committed,
+    FlushDone,
+    Frame,
+    Hello,
+    Notice,
+    Restored,
+    RestoreFailed,
+    Role,
+    SaveFailed,
+    WantArenas,
+    WantRestore,
+    Welcome,
+)
+from spotproof.errors import ArenaRefused, NoAgent, NoLoadableCheckpoint, ProtocolError
+
+RECONNECT_EVERY_S: Final = 2.0
+END_WITHIN_S: Final = 10.0
+_OPEN_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A verified checkpoint: its bytes mapped privately (writable, nobody else sees it), and its layout."""
+
+    restored: Restored
+    layout: Layout
+    memory: mmap.mmap
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """What the agent has said. `failed` are saves given up since the last look; `flush` the final outcome."""
+
+    environ: Mapping[str, str]
+    channel: Channel
+    welcome: Welcome
+    runtime_dir: Path
+    process: subprocess.Popen[bytes] | None = None
+    committed: tuple[int, int] = (-1, -1)
+    failed: list[SaveFailed] = field(default_factory=list)
+    notice: Notice | None = None
+    extra: Notice | None = None
+    flush: FlushDone | None = None
+    is_lost: bool = False
+    _looked_at: float = 0.0
+
+    @classmethod
+    def open(cls, environ: Mapping[str, str]) -> Self:
+        """Find or start the agent and wait until this node has joined the run.
+
+        Raises NoAgent or BadSettings, see `find_agent`.
+        """
+        for attempt in range(_OPEN_TRIES):
+            found = find_agent(environ)
+            try:
+                welcome, early = _greet(found.channel)
+            except Ended:
+                found.channel.close()
+                if found.process is not None or attempt == _OPEN_TRIES - 1:
+                    break
+                continue  # we knocked while it was on its way out
+            session = cls(
+                environ=environ,
+                channel=found.channel,
+                welcome=welcome,
+                runtime_dir=found.runtime_dir,
+                process=found.process,
+            )
+            for frame in early:
+                session._hear(frame)
+            return session
+        raise NoAgent("the agent ended before this node had joined its run", next_step="read its message above")
+
+    def image(self) -> Image | None:
+        """The checkpoint to start from, verified; None: there is none, training starts at step 0.
+
+        Raises:
+            NoLoadableCheckpoint: there are checkpoints and none is whole: starting at zero would lose work silently.
+            NoAgent: the agent has gone.
+        """
+        self._send(WantRestore(rank=self.welcome_rank))
+        with_memory = self._wait_for(Restored, RestoreFailed)
+        frame = with_memory.frame
+        if isinstance(frame, RestoreFailed):
+            raise NoLoadableCheckpoint(frame.reason)
+        if not isinstance(frame, Restored) or frame.step < 0:
+            return None
+        image_fd, layout_fd = with_memory.take(), with_memory.take()
+        try:
+            memory = mmap.mmap(
+                image_fd, frame.image_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+            )
+            described = layout.decode(os.pread(layout_fd, frame.layout_bytes, 0))
+        finally:
+            os.close(image_fd)
+            os.close(layout_fd)
+        self.committed = max(self.committed, (frame.generation, frame.step))
+        return Image(restored=frame, layout=described, memory=memory)
+
+    @property
+    def welcome_rank(self) -> int:
+        """This process's rank; one process per run in this version."""
+        return 0
+
+    def arenas(self, described: Layout, metadata: bytes) -> list[int]:
+        """Fresh arenas for an image of this layout; the descriptors become the caller's.
+
+        Raises ArenaRefused with the limit and what would help; NoAgent.
+        """
+        body = layout.encode(described)
+        blob_fd = sealed_memory(len(body) + len(metadata), name="layout")
+        try:
+            os.pwrite(blob_fd, body + metadata, 0)
+            want = WantArenas(
+                image_bytes=described.image_bytes, layout_bytes=len(body), metadata_bytes=len(metadata), rank=0
+            )
+            self._send(want, [blob_fd])
+        finally:
+            os.close(blob_fd)
+        answer = self._wait_for(Arenas, ArenasRefused)
+        if isinstance(answer.frame, ArenasRefused):
+            raise ArenaRefused(answer.frame.reason)
+        fds, answer.fds = answer.fds, []
+        return fds
+
+    def tell(self, frame: Frame) -> None:
+        """Send; an agent that has gone is noted, not raised."""
+        if not self.is_lost:
+            try:
+                self.channel.send(frame)
+            except Ended:
+                self._lose()
+
+    def listen(self, *, timeout_s: float = 0.0) -> None:
+        """Take in what has arrived; waits up to `timeout_s` for the first frame."""
+        if self.is_lost:
+            return
+        try:
+            received = self.channel.receive(timeout_s=timeout_s)
+            while received is not None:
+                received.close()
+                self._hear(received.frame)
+                received = self.channel.receive(timeout_s=0)
+        except Ended:
+            self._lose()
+
+    def reconnect(self) -> bool:
+        """Look for the agent again, at most every 2 s; True when one is there (arenas have to be asked for anew)."""
+        now = time.monotonic()
+        if now < self._looked_at + RECONNECT_EVERY_S:
+            return False
+        self._looked_at = now
+        try:
+            channel = connect(self.runtime_dir)
+        except (NoAgent, FileNotFoundError):
+            if self.process is None or self.process.poll() is None:
+                return False
+            found = find_agent(self.environ)  # it was ours, and it has died
+            channel, self.process = found.channel, found.process
+        try:
+            self.welcome, early = _greet(channel)
+        except Ended:
+            channel.close()
+            return False
+        self.channel, self.is_lost = channel, False
+        for frame in early:
+            self._hear(frame)
+        return True
+
+    def close(self, *, is_over: bool) -> None:
+        """End the connection. `is_over`: the agent that we started has nothing more to do and is waited for."""
+        self.channel.close()
+        if self.process is not None and is_over:
+            try:
+                self.process.wait(END_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                return  # it is still uploading; it ends by itself
+
+    def _send(self, frame: Frame, fds: list[int] | None = None) -> None:
+        try:
+            self.channel.send(frame, fds or [])
+        except Ended:
+            self._lose()
+            raise NoAgent("the agent has ended", next_step="see its messages above") from None
+
+    def _wait_for(self, *kinds: type[object]) -> Received:
+        while True:
+            try:
+                received = self.channel.receive()
+            except Ended:
+                self._lose()
+                raise NoAgent("the agent has ended", next_step="see its messages above") from None
+            if received is None:
+                continue
+            if isinstance(received.frame, kinds):
+                return received
+            received.close()
+            self._hear(received.frame)
+
+    def _hear(self, frame: Frame) -> None:
+        match frame:
+            case Committed(generation=generation, step=step):
+                self.committed = max(self.committed, (generation, step))
+            case SaveFailed():
+                self.failed.append(frame)
+            case Notice(leave=True):
+                self.notice = frame
+            case Notice():
+                self.extra = frame
+            case FlushDone():
+                self.flush = frame
+            case Welcome():
+                self.welcome = frame
+            case _:
+                raise ProtocolError(f"a trainer is not told {type(frame).__name__}")
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        self.channel.close()
+
+
+def _greet(channel: Channel) -> tuple[Welcome, list[Frame]]:
+    """Say who we are and wait for the welcome; what comes before it is returned too."""
+    channel.send(Hello(role=Role.TRAINER, pid=os.getpid()))
+    early: list[Frame] = []
+    while True:
+        received = channel.receive()
+        if received is None:
+            continue
+        received.close()
+        if isinstance(received.frame, Welcome):
+            return received.frame, early
+        early.append(received.frame)

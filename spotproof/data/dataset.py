@@ -1,0 +1,286 @@
+"""The position in the data, as one counter that is exact over any number of interruptions.
+
+A tracked loop sees the batches of the plain loop `for batch in loader`, bit for bit: nothing here draws from a random
+generator. At the beginning of an epoch the generators are noted as they are; to go on inside that epoch they are put
+back, the loader draws its permutation again, the batches that are done are passed over by their indices (no sample is
+fetched for them), and the generators get back what the checkpoint says.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from spotproof.checkpoint.state import loaded_numpy
+from spotproof.errors import MismatchedState, SpotproofError
+from spotproof.store.digest import digest_of
+
+GENESIS: Final = digest_of(b"spotproof sample chain")
+_CLONED: Final = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+
+
+def chained(chain: str, ids: object) -> str:
+    """The chain after one more batch: blake3 over the chain so far and the batch's sample ids, in order."""
+    return digest_of(f"{chain}:{json.dumps(ids, separators=(',', ':'))}".encode())
+
+
+@dataclass(slots=True)
+class Position:
+    """Micro-batches consumed since the run began, and where the current epoch began. `samples` and `chain` prove it."""
+
+    batches: int = 0
+    samples: int = 0
+    chain: str = GENESIS
+    epoch: int = 0
+    epoch_began_at: int = 0
+
+    @property
+    def in_epoch(self) -> int:
+        """Batches of the current epoch that are done."""
+        return self.batches - self.epoch_began_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One micro-batch. `ends_group`: the optimizer steps after it."""
+
+    batch: Any  # Any: what the user's collate function makes
+    ends_group: bool
+
+
+class _Indices:
+    """Stands before the loader's own batch sampler: passes over what is done and remembers what it handed out."""
+
+    def __init__(self, inner: Iterable[Any]) -> None:
+        self._inner = inner
+        self._source: Iterator[Any] | None = None
+        self._skip = 0
+        self.handed: deque[Any] = deque()
+
+    def begin(self, *, skip: int) -> None:
+        """The next iterator begins a new epoch, `skip` batches into it."""
+        self._source, self._skip = None, skip
+        self.handed.clear()
+
+    def draw(self) -> None:
+        """Draw the permutation now, unless a worker's prefetching has done it."""
+        if self._source is None:
+            self._source = iter(self._inner)
+            for _ in range(self._skip):
+                next(self._source, None)
+
+    def __iter__(self) -> _Indices:
+        return self
+
+    def __next__(self) -> Any:  # Any: an index or a list of them
+        self.draw()
+        indices = next(cast("Iterator[Any]", self._source))
+        self.handed.append(indices)
+        return indices
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._inner))
+
+
+@dataclass(slots=True)
+class Feed:
+    """A loader with its position. One epoch at a time: `pieces`, and `advance` when what was yielded is trained on."""
+
+    loader: Iterable[Any]
+    accumulate: int = 1
+    position: Position = field(default_factory=Position)
+    _indices: _Indices | None = None
+    _source: Iterable[Any] = ()
+    _epoch_start: dict[str, object] = field(default_factory=dict)
+    _unconfirmed: list[object] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Look at the loader; a stock DataLoader over a map-style dataset can be entered anywhere by index."""
+        self._source = self.loader
+        loader = self.loader
+        if type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
+            self._indices = _Indices(cast("Iterable[Any]", loader.batch_sampler or loader.sampler))
+            self._source = _clone(loader, self._indices)
+        if self.accumulate > 1 and not isinstance(self.loader, Sized):
+            raise SpotproofError(
+                "gradient accumulation needs to know where an epoch ends, and this loader has no length",
+                next_step="give it __len__, or accumulate yourself and call run.boundary() once per optimizer step",
+            )
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rest of the current epoch. The last group of an epoch may be smaller than `accumulate`."""
+        length = len(self.loader) if isinstance(self.loader, Sized) else None
+        done = self.position.in_epoch
+        self._unconfirmed.clear()
+        if length is not None and done >= length > 0:
+            return
+        for batch in self._iterate(done):
+            done += 1
+            self._unconfirmed.append(self._ids(batch))
+            is_full = len(self._unconfirmed) == self.accumulate
+            yield Piece(batch=batch, ends_group=is_full or done == length)
+
+    def advance(self) -> None:
+        """Count what was yielded since the last call: it is in the model now."""
+        position = self.position
+        for ids in self._unconfirmed:
+            position.batches += 1
+            position.samples += len(ids) if isinstance(ids, list) else 1
+            position.chain = chained(position.chain, ids)
+        self._unconfirmed.clear()
+
+    def end_epoch(self) -> None:
+        """The epoch is over: the next one begins at its first batch, never in an empty rest (DP-03)."""
+        self._unconfirmed.clear()
+        self.position.epoch += 1
+        self.position.epoch_began_at = self.position.batches
+
+    @property
+    def is_epoch_over(self) -> bool:
+        """Whether every batch of the epoch has been counted."""
+        return isinstance(self.loader, Sized) and self.position.in_epoch >= len(self.loader) > 0
+
+    def state(self) -> dict[str, object]:
+        """What a checkpoint holds of it."""
+        position = self.position
+        return {
+            "batches": position.batches,
+            "samples": position.samples,
+            "chain": position.chain,
+            "epoch": position.epoch,
+            "epoch_began_at": position.epoch_began_at,
+            "accumulate": self.accumulate,
+            "length": len(self.loader) if isinstance(self.loader, Sized) else -1,
+            "epoch_start": self._epoch_start,
+            "own": _own_generators(self.loader),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to where `state` says. Raises MismatchedState if the loader is another one now."""
+        length = len(self.loader) if isinstance(self.loader, Sized) else -1
+        if state["length"] != length:
+            raise MismatchedState(
+                f"loader: {state['length']} batches per epoch in the checkpoint, {length} here",
+                next_step="use the same dataset and batch size, or begin a new run",
+            )
+        self.position = position_of(state)
+        self._epoch_start = dict(state["epoch_start"])
+        _put_back(self.loader, state["own"])
+
+    def _iterate(self, done: int) -> Iterator[Any]:
+        _set_epoch(self.loader, self.position.epoch)
+        if self._indices is not None:
+            self._indices.begin(skip=done)
+        if done == 0:
+            self._epoch_start = {**_global_generators(), "own": _own_generators(self.loader)}
+            return iter(self._source)
+        return self._enter_again(done)
+
+    def _enter_again(self, done: int) -> Iterator[Any]:
+        now = _global_generators()
+        _put_back(self.loader, cast("Mapping[str, Any]", self._epoch_start["own"]))
+        _put_back_global(self._epoch_start)
+        iterator = iter(self._source)
+        if self._indices is not None:
+            self._indices.draw()
+        else:
+            for _ in range(done):  # no indices to pass over: these batches are made and thrown away
+                next(iterator, None)
+        _put_back_global(now)
+        return iterator
+
+    def _ids(self, batch: object) -> object:
+        if self._indices is not None:
+            return _plain(self._indices.handed.popleft())
+        return len(batch) if isinstance(batch, Sized) else 1  # no ids are known: the chain counts
+
+
+def position_of(state: Mapping[str, Any]) -> Position:
+    """The position in a feed's state."""
+    names = ("batches", "samples", "chain", "epoch", "epoch_began_at")
+    return Position(**{name: state[name] for name in names})
+
+
+def _plain(indices: Any) -> object:  # Any: whatever a sampler yields
+    if isinstance(indices, list | tuple):
+        return [_plain(index) for index in indices]
+    item = getattr(indices, "item", None)
+    return item() if callable(item) else indices
+
+
+def _clone(loader: DataLoader[Any], indices: _Indices) -> DataLoader[Any]:
+    """The same loader with our indices before its sampler: a DataLoader does not let its sampler be replaced."""
+    settings = {name: getattr(loader, name) for name in _CLONED if hasattr(loader, name)}
+    if hasattr(loader, "in_order"):
+        settings["in_order"] = loader.in_order
+    if loader.batch_sampler is None:
+        return DataLoader(loader.dataset, batch_size=None, sampler=indices, **settings)
+    return DataLoader(loader.dataset, batch_sampler=cast("Any", indices), **settings)
+
+
+def _set_epoch(loader: object, epoch: int) -> None:
+    set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
+
+
+def _global_generators() -> dict[str, object]:
+    """The generators of this process from which a sampler may draw, as values that a checkpoint holds."""
+    states: dict[str, object] = {"python": random.getstate(), "torch": _bytes(torch.get_rng_state())}
+    numpy = loaded_numpy()
+    if numpy is not None:
+        state = numpy.random.get_state(legacy=False)
+        states["numpy"] = {**state, "state": {**state["state"], "key": state["state"]["key"].tobytes()}}
+    return states
+
+
+def _put_back_global(states: Mapping[str, Any]) -> None:
+    random.setstate(states["python"])
+    torch.set_rng_state(_tensor(states["torch"]))
+    numpy = loaded_numpy()
+    if numpy is not None and "numpy" in states:
+        state = states["numpy"]
+        key = numpy.frombuffer(state["state"]["key"], dtype=numpy.uint32)
+        numpy.random.set_state({**state, "state": {**state["state"], "key": key}})
+
+
+def _generators_of(loader: object) -> dict[str, torch.Generator]:
+    owners = {"loader": loader, "sampler": getattr(loader, "sampler", None)}
+    found = {name: getattr(owner, "generator", None) for name, owner in owners.items()}
+    return {name: one for name, one in found.items() if isinstance(one, torch.Generator)}
+
+
+def _own_generators(loader: object) -> dict[str, object]:
+    return {name: _bytes(generator.get_state()) for name, generator in _generators_of(loader).items()}
+
+
+def _put_back(loader: object, states: Mapping[str, Any]) -> None:
+    for name, generator in _generators_of(loader).items():
+        if name in states:
+            generator.set_state(_tensor(states[name]))
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return bytes(state.tolist())
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.tensor(list(state), dtype=torch.uint8)
