@@ -15,8 +15,9 @@ from cdk_app.grants import Grant, arn
 from spotproof.contract import keys, s3keys, tags
 
 READ_TABLE: Final = ("dynamodb:GetItem", "dynamodb:Query")
-WRITE_TABLE: Final = ("dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem")
-CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "LIVE#*", "POOL#*", "HIST#*")
+WRITE_ITEMS: Final = ("dynamodb:PutItem", "dynamodb:UpdateItem")
+CHECK_ITEM: Final = "dynamodb:ConditionCheckItem"  # a transaction's look at an item that it does not write
+CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "POOL#*", "HIST#*")
 NODE_READS: Final = ("RUN#*", "INSTANCE#*", f"{keys.NODE_PREFIX}*")
 LAUNCH: Final = ("ec2:CreateFleet", "ec2:RunInstances")
 # What the SSM agent calls to be reachable and to take a command. The managed policy also reads every parameter.
@@ -42,6 +43,7 @@ class Reach:
 
     stack: str
     table: str
+    bucket: str
     document: str
     template: str
     subnets: tuple[str, ...]
@@ -56,15 +58,46 @@ def leading_keys(*partitions: str) -> dict[str, Any]:
 
 
 def table_of_control(reach: Reach) -> list[Grant]:
-    """Read everything; write what is the control plane's. What nodes write stays theirs."""
+    """Read everything; write runs, members, pools and history. What nodes write stays theirs."""
     return [
         Grant(sid="ReadTable", actions=READ_TABLE, resources=(reach.table,)),
         Grant(
             sid="WriteControlItems",
-            actions=(*WRITE_TABLE, "dynamodb:DeleteItem"),
+            actions=WRITE_ITEMS,
             resources=(reach.table,),
             conditions=leading_keys(*CONTROL_PARTITIONS),
         ),
+        Grant(
+            sid="LetGoOfLauncherLease",
+            actions=("dynamodb:DeleteItem",),
+            resources=(reach.table,),
+            conditions=leading_keys("RUN#*"),
+        ),
+    ]
+
+
+def keep_index(reach: Reach) -> list[Grant]:
+    """When a run is due next, and that it is due no more."""
+    return [
+        Grant(
+            sid="KeepIndex",
+            actions=("dynamodb:UpdateItem", "dynamodb:DeleteItem"),
+            resources=(reach.table,),
+            conditions=leading_keys("LIVE#*"),
+        )
+    ]
+
+
+def commit_for_the_dead(reach: Reach) -> list[Grant]:
+    """Finish a checkpoint that is whole in S3 and whose agents are all gone: manifest, pointer, checkpoint item."""
+    return [
+        Grant(
+            sid="CommitInTable",
+            actions=(*WRITE_ITEMS, CHECK_ITEM),
+            resources=(reach.table,),
+            conditions=leading_keys(f"{keys.NODE_PREFIX}*"),
+        ),
+        *_checkpoints(reach.bucket),
     ]
 
 
@@ -220,7 +253,7 @@ def node(*, table: str, bucket: str, data_buckets: tuple[str, ...]) -> list[Gran
         Grant(sid="ReadRunAndNodeItems", actions=READ_TABLE, resources=(table,), conditions=leading_keys(*NODE_READS)),
         Grant(
             sid="WriteNodeItems",
-            actions=WRITE_TABLE,
+            actions=(*WRITE_ITEMS, CHECK_ITEM),
             resources=(table,),
             conditions=leading_keys(f"{keys.NODE_PREFIX}*"),
         ),
@@ -238,12 +271,8 @@ def _checkpoints(bucket: str) -> list[Grant]:
             resources=(f"{bucket}/{s3keys.RUNS}*",),
             because="Keys carry run ids and digests; nodes of one stack trust each other, and none can delete.",
         ),
-        Grant(
-            sid="ListCheckpoints",
-            actions=("s3:ListBucket",),
-            resources=(bucket,),
-            conditions={"StringLike": {"s3:prefix": [f"{s3keys.RUNS}*"]}},
-        ),
+        # Without a condition on the prefix: it is what makes S3 answer 404, and not 403, for a key that is not there.
+        Grant(sid="ListCheckpoints", actions=("s3:ListBucket",), resources=(bucket,)),
     ]
 
 

@@ -77,6 +77,7 @@ class SpotproofStack(Stack):
         return policies.Reach(
             stack=self._settings.name,
             table=self.state.table.table_arn,
+            bucket=self.state.bucket.bucket_arn,
             document=arn("ssm", f"document/{self.document.name}"),
             template=arn("ec2", f"launch-template/{self.nodes.template_id}"),
             subnets=tuple(arn("ec2", f"subnet/{one.subnet_id}") for one in self.network.subnets),

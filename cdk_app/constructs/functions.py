@@ -95,7 +95,11 @@ class Functions(Construct):
             *policies.see_instances(),
             *policies.end_nodes(self._reach),
             *policies.tell_people(self._reach),
+            *(self._only_repair() if row.function is Function.REPAIR else []),
         ]
+
+    def _only_repair(self) -> list[Grant]:
+        return [*policies.keep_index(self._reach), *policies.commit_for_the_dead(self._reach)]
 
     def _each_minute(self, own: Construct, function: lambda_.Function) -> None:
         """A tick that cannot be delivered or fails is not repeated: the next one comes in a minute and sees more."""

@@ -122,11 +122,25 @@ def test_only_what_we_launched_can_be_ended(assembly: Assembly, actor: Function)
 
 
 @by_actor
-def test_the_control_plane_never_writes_what_is_the_nodes(assembly: Assembly, actor: Function) -> None:
-    role = role_of(assembly, actor)
-    for partition in (keys.run_partition("r"), "INSTANCE#i-1", "LIVE#3", "POOL#us-east-1", "HIST#r"):
-        assert all(decide(role, action, table(assembly), leading(partition)) for action in TABLE_WRITES)
-    assert not any(decide(role, action, table(assembly), leading(keys.node_partition("r"))) for action in TABLE_WRITES)
+def test_the_control_plane_writes_its_own_items(assembly: Assembly, actor: Function) -> None:
+    role, where = role_of(assembly, actor), table(assembly)
+    for partition in (keys.run_partition("r"), "INSTANCE#i-1", keys.pool_partition("us-east-1"), "HIST#r"):
+        assert all(decide(role, action, where, leading(partition)) for action in TABLE_WRITES)
+    assert decide(role, "dynamodb:DeleteItem", where, leading(keys.run_partition("r")))  # its launcher lease
+    assert not decide(role, "dynamodb:DeleteItem", where, leading(keys.history_partition("r")))
+
+
+@by_actor
+def test_only_repair_writes_the_index_and_what_is_the_nodes(assembly: Assembly, actor: Function) -> None:
+    role, where, repairs = role_of(assembly, actor), table(assembly), actor is Function.REPAIR
+    for action in (*TABLE_WRITES, "dynamodb:ConditionCheckItem"):
+        assert decide(role, action, where, leading(keys.node_partition("r"))) == repairs
+    for action in ("dynamodb:UpdateItem", "dynamodb:DeleteItem"):
+        assert decide(role, action, where, leading(keys.live_partition(3))) == repairs
+    assert not decide(role, "dynamodb:DeleteItem", where, leading(keys.node_partition("r")))
+    for action in ("s3:GetObject", "s3:PutObject"):
+        assert decide(role, action, f"{bucket(assembly)}/runs/r/checkpoints/0-1/manifest.json", {}) == repairs
+    assert not [action for one in role for action in one.actions if action.startswith("s3:Delete")]
 
 
 def test_the_sweep_reads_its_index_and_sends_to_repair_and_nothing_else(assembly: Assembly) -> None:
@@ -163,8 +177,8 @@ def test_a_node_reaches_the_runs_prefix_of_the_bucket_only(assembly: Assembly) -
         assert decide(role, action, f"{ours}/runs/r/blobs/0", {})
         assert not decide(role, action, f"{ours}/other", {})
         assert not decide(role, action, f"{ARN}s3:::corpus/a", {})
-    assert decide(role, "s3:ListBucket", ours, {"s3:prefix": "runs/r/checkpoints/"})
-    assert not decide(role, "s3:ListBucket", ours, {"s3:prefix": ""})
+    assert decide(role, "s3:ListBucket", ours, {})
+    assert not decide(role, "s3:ListBucket", f"{ARN}s3:::corpus", {})
 
 
 def test_training_data_can_be_read_and_not_written(nat_assembly: Assembly) -> None:
