@@ -151,8 +151,8 @@ def launch_nodes(reach: Reach) -> list[Grant]:
             resources=(arn("ec2", "snapshot/*", account=""),),
             because="Snapshots belong to the image; nobody knows their ids before the image is chosen.",
         ),
-        # Without a tag condition: a template that tags spot requests cannot launch on-demand (docs/decisions/spot-requests-untagged.md), and a
-        # spot request comes into being only together with an instance, which must be tagged.
+        # Without a tag condition: a template that tags spot requests cannot launch on-demand, and a spot request comes
+        # into being only together with an instance, which must be tagged (docs/decisions/spot-requests-untagged.md).
         Grant(
             sid="LaunchSpot",
             actions=LAUNCH,

@@ -19,8 +19,8 @@ from spotproof.contract import tags
 
 HOPS: Final = 2  # a container behind a bridge is one hop away (EV-06)
 HOPS_STRICT: Final = 1
-# Tagging spot requests here too would break every on-demand launch: EC2 refuses tags for spot requests that the call
-# does not make (docs/decisions/spot-requests-untagged.md). Instances and the fleet are tagged by the request, which knows run and launch.
+# Tagging spot requests here too would break every on-demand launch: docs/decisions/spot-requests-untagged.md.
+# Instances and the fleet are tagged by the request, which knows run and launch.
 TAGGED: Final = ("volume", "network-interface")
 _Template = ec2.CfnLaunchTemplate
 
