@@ -12,7 +12,7 @@
 
 Everything that happens after `deploy` is read from deployed objects: rules, queue policies, event source mappings,
 function code and configuration, launch template, user data, SSM document, roles. Nothing of the product is imported.
-One Region at a time per process: moto's state is global.
+One Region at a time per process: the patches of moto's CloudFormation are global.
 """
 
 from __future__ import annotations
@@ -90,18 +90,14 @@ class Region:
         self._endpoints: dict[str, str] = {}
         self._closing = ExitStack()
         self._bootstrapped = False
-        self._wire(seed, time_scale, concurrency)
+        self._wire_events(seed, time_scale, concurrency)
+        self._wire_machines()
 
-    def _wire(self, seed: int, time_scale: float, concurrency: int) -> None:
+    def _wire_events(self, seed: int, time_scale: float, concurrency: int) -> None:
+        """Endpoint, queues, functions, bus, pollers, schedules."""
         account, timeline = self.account, self.timeline
-        templates = Templates(account)
+        self.endpoint = Endpoint(account, calls=self.calls)
         self.queues = Queues(account, time_scale=time_scale)
-        self.instances = Instances(
-            account=account, market=self.market, templates=templates, timeline=timeline, emit=self._state_changed
-        )
-        fleets = Fleets(market=self.market, instances=self.instances, templates=templates)
-        compute = Compute(account=account, market=self.market, instances=self.instances, tag_changed=self._tag_changed)
-        self.commands = Commands(account=account, instances=self.instances, emit=self.emit)
         self.functions = Functions(
             account=account,
             processes=self.processes,
@@ -110,7 +106,6 @@ class Region:
             folder=self.workdir / "functions",
             endpoints=self._endpoints,
         )
-        self.endpoint = Endpoint(account, calls=self.calls)
         self.bus = Bus(
             account=account,
             queues=self.queues,
@@ -121,6 +116,21 @@ class Region:
         )
         self.pollers = Pollers(account=account, queues=self.queues, functions=self.functions, concurrency=concurrency)
         self.schedules = Schedules(account=account, bus=self.bus, queues=self.queues, functions=self.functions)
+
+    def _wire_machines(self) -> None:
+        """Object server, instances, the machines under them, and the verbs that act on them."""
+        account, timeline = self.account, self.timeline
+        self.objects = ObjectServer(self.processes, self.workdir / "s3", self.region)
+        self.proxy = ObjectProxy(
+            server_port=lambda: self.objects.port, role_keys=self._role_keys, region=self.region, calls=self.calls
+        )
+        templates = Templates(account)
+        self.instances = Instances(
+            account=account, market=self.market, templates=templates, timeline=timeline, emit=self._state_changed
+        )
+        fleets = Fleets(market=self.market, instances=self.instances, templates=templates)
+        compute = Compute(account=account, market=self.market, instances=self.instances, tag_changed=self._tag_changed)
+        self.commands = Commands(account=account, instances=self.instances, emit=self.emit)
         self.hosts = Hosts(
             account=account,
             processes=self.processes,
@@ -132,10 +142,6 @@ class Region:
         )
         self.instances.machines = self.hosts
         self.commands.shells = self.hosts
-        self.objects = ObjectServer(self.processes, self.workdir / "s3", self.region)
-        self.proxy = ObjectProxy(
-            server_port=lambda: self.objects.port, role_keys=self._role_keys, region=self.region, calls=self.calls
-        )
         self.endpoint.verbs = {
             ("ec2", "CreateFleet"): fleets.create_fleet,
             ("ec2", "DeleteFleets"): fleets.delete_fleets,
@@ -152,7 +158,8 @@ class Region:
         with ExitStack() as starting:
             starting.enter_context(terminated_like_ctrl_c())
             starting.callback(self.processes.close)
-            moto_edges.reset()
+            moto_edges.require()
+            starting.callback(self.account.forget)
             starting.callback(resources.install(self.deployed))
             starting.callback(self.endpoint.stop)
             self._port = self.endpoint.start()

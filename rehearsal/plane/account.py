@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import threading
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,7 +11,8 @@ from typing import Any, cast
 from moto.backends import get_backend
 from moto.core.base_backend import BackendDict
 
-ACCOUNT_ID = "123456789012"
+# Each region of a process is an account of its own: moto's state is global and told apart by account.
+NUMBERS = itertools.count(111_122_223_333)
 OPERATOR_KEY = "AKIAOPERATOR00000000"  # twenty characters, as AWS's are: moto reads keys by that shape
 OPERATOR_SECRET = "operator"  # noqa: S105  a fixed word of an account that exists on loopback only
 GLOBAL = ("iam", "sts", "s3")  # moto keeps these by partition, the others by Region
@@ -42,7 +44,7 @@ class Account:
 
     def __init__(self, region: str) -> None:
         self.region = region
-        self.id = ACCOUNT_ID
+        self.id = str(next(NUMBERS))
         self.lock = threading.RLock()
         self._roles: dict[str, Credentials] = {}
 
@@ -74,6 +76,12 @@ class Account:
     @property
     def buckets(self) -> Any:
         return self.backend("s3")
+
+    def forget(self) -> None:
+        """Drops everything that the account holds."""
+        with self.lock:
+            for backends in list(BackendDict._instances):
+                backends.pop(self.id, None)
 
     def assume(self, role_arn: str, session: str) -> Credentials:
         """Keys of a deployed role. Raises moto's NotFound when the role does not exist: nothing is minted for it."""

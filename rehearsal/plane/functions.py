@@ -96,6 +96,11 @@ class Functions:
         """Where the function's standard output and error are collected: its log group."""
         return self._folder / f"{name}.log"
 
+    def log_text(self, name: str) -> str:
+        """Everything that the function has written so far."""
+        log = self.log(name)
+        return log.read_text(errors="replace") if log.exists() else ""
+
     def invoke(self, name: str, event: Any) -> Invocation:
         """One synchronous invocation. A handler's error, a timeout or a crash is in the answer, not raised."""
         began, clock = time.time(), time.monotonic()

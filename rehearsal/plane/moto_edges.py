@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 from importlib.metadata import version
-
-from moto.moto_api._internal.models import moto_api_backend
 
 PINNED = "5.2.5"
 # (module, dotted attribute) that must exist for the plane to work.
@@ -16,6 +13,8 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
     ("moto.cloudformation.parsing", "parse_and_update_resource"),
     ("moto.cloudformation.parsing", "clean_json"),
     ("moto.cloudformation.parsing", "get_model_map"),
+    ("moto.core.base_backend", "BackendDict._instances"),
+    ("moto.core.responses", "BaseResponse.get_current_account"),
     ("moto.core.common_models", "CloudFormationModel.create_from_cloudformation_json"),
     ("moto.core.parse", "PROTOCOL_PARSERS"),
     ("moto.core.routing", "get_service_router"),
@@ -54,10 +53,8 @@ def missing() -> list[str]:
     return found
 
 
-def reset() -> None:
-    """An empty account. Refuses a moto that lacks a part that the plane needs."""
+def require() -> None:
+    """Refuses a moto that lacks a part that the plane needs."""
     absent = missing()
     if absent:
         raise RuntimeError("; ".join(absent) + ": adapt rehearsal/plane before you go on")
-    os.environ.setdefault("MOTO_IAM_LOAD_MANAGED_POLICIES", "false")
-    moto_api_backend.reset()

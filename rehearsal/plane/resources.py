@@ -16,8 +16,6 @@ from typing import Any
 from moto.cloudformation import parsing
 from moto.core.common_models import CloudFormationModel
 
-from rehearsal.plane.account import ACCOUNT_ID
-
 Properties = dict[str, Any]
 Apply = Callable[["Resource"], None]
 
@@ -39,10 +37,11 @@ class StandIn(CloudFormationModel):
 
     resource_type = ""
 
-    def __init__(self, name: str, properties: Properties, region: str) -> None:
+    def __init__(self, name: str, properties: Properties, *, region: str, account_id: str) -> None:
         self.name = name
         self.properties = properties
         self.region = region
+        self.account_id = account_id
 
     @property
     def physical_resource_id(self) -> str:
@@ -65,14 +64,15 @@ class StandIn(CloudFormationModel):
         if not attribute_name.endswith("Arn"):
             return self.physical_resource_id
         service, kind = self.resource_type.split("::")[1:]
-        return f"arn:aws:{service.lower()}:{self.region}:{ACCOUNT_ID}:{kind.lower()}/{self.physical_resource_id}"
+        return f"arn:aws:{service.lower()}:{self.region}:{self.account_id}:{kind.lower()}/{self.physical_resource_id}"
 
     @classmethod
     def create_from_cloudformation_json(
         cls, resource_name: str, cloudformation_json: Properties, account_id: str, region_name: str, **kwargs: Any
     ) -> StandIn:
-        del account_id, kwargs
-        return cls(resource_name, cloudformation_json.get("Properties", {}), region_name)
+        del kwargs
+        properties = cloudformation_json.get("Properties", {})
+        return cls(resource_name, properties, region=region_name, account_id=account_id)
 
     @classmethod
     def update_from_cloudformation_json(

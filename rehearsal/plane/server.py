@@ -123,6 +123,7 @@ class Endpoint:
         if (call.service, call.operation) == ("sqs", "ReceiveMessage"):
             # A long poll would hold the lock and stop the account: clients get what is there now.
             replace_body(environ, json.dumps(call.params | {"WaitTimeSeconds": 0}).encode())
+        environ["HTTP_X_MOTO_ACCOUNT_ID"] = self.account.id
         head: list[Any] = []
 
         def begin(status: str, headers: list[tuple[str, str]], _exc_info: object = None) -> None:

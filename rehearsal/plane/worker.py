@@ -28,7 +28,7 @@ class Worker:
     def start(cls, processes: Processes, *, env: dict[str, str], cwd: Path, log: Path, runtime_site: Path) -> Worker:
         request_end, requests = os.pipe()
         answers, answer_end = os.pipe()
-        command = [sys.executable, "-I", "-S", str(SCRIPT), str(request_end), str(answer_end), str(runtime_site)]
+        command = [sys.executable, "-I", "-S", "-u", str(SCRIPT), str(request_end), str(answer_end), str(runtime_site)]
         try:
             child = processes.start(command, env=env, cwd=cwd, log=log, pass_fds=(request_end, answer_end))
         finally:
