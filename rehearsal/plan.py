@@ -1,0 +1,62 @@
+"""What a rehearsal plays: how long the training is, which acts come, and the run spec that an operator submits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+RUN: Final = "rehearsal"
+IMAGE: Final = f"rehearsal.invalid/trainer@sha256:{'0' * 64}"
+SEED: Final = 1
+
+# The pools of the story: the first node comes from HOME; later acts open others, one at a time.
+TYPES: Final = ("g5.xlarge", "g6.xlarge")
+HOME: Final = ("g5.xlarge", "us-east-1a")
+POOLS: Final = tuple((kind, f"us-east-1{zone}") for kind in TYPES for zone in "abc")
+
+
+class Act(StrEnum):
+    """The acts, in the order of the story."""
+
+    NOTICE = "notice"  # an interruption with notice, while other pools are out of capacity
+    SILENT = "silent"  # a node dies without a word
+    FROZEN = "frozen"  # a node freezes, a chunk in S3 is damaged, the node is replaced, then it wakes
+    STORM = "storm"  # an interruption whose events are duplicated and reordered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One performance. `covers` also emits every golden event and judges that all that was deployed was used.
+
+    `notice_s` is short so that nobody waits two minutes: IMDS tells it, and every part reckons with what IMDS tells.
+    `patience_s` is how long one thing may take before the rehearsal gives up on it.
+    """
+
+    acts: tuple[Act, ...]
+    steps: int
+    interval_steps: int = 20
+    act_every_steps: int = 60
+    notice_s: float = 20.0
+    patience_s: float = 120.0
+    covers: bool = True
+
+
+FULL: Final = Plan(acts=tuple(Act), steps=300)
+SHORT: Final = Plan(acts=(Act.NOTICE,), steps=90, act_every_steps=30)
+
+
+def run_spec(plan: Plan, *, loss_log: Path) -> Mapping[str, Any]:
+    """run.yaml as a person would write it; only the times are shortened for the laptop."""
+    train = ["python", "trainer_image/train.py", "--steps", str(plan.steps), "--seed", str(SEED)]
+    return {
+        "run": RUN,
+        "image": IMAGE,
+        "command": [*train, "--loss-log", str(loss_log)],
+        "slots": 1,
+        "pools": {"types": list(TYPES), "market": "spot"},
+        "checkpoint": {"every_s": 3600.0, "every_steps": plan.interval_steps},
+        "liveness": {"heartbeat_s": 1.0, "silence_s": 5.0},
+    }

@@ -1,0 +1,202 @@
+"""Sabotages: what is broken on purpose, from outside the product, and which verdict must notice.
+
+A rehearsal that cannot fail proves nothing. Some act at the wire (requests lose a condition or a tag, answers lie),
+some inside the nodes' processes (`spoilt/sitecustomize.py`); the product's files stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rehearsal import verdicts
+from rehearsal.plan import Act, Plan
+from rehearsal.plane.calls import Call
+from rehearsal.plane.faults import FOREVER
+from rehearsal.plane.object_faults import ObjectFault, ObjectKind
+from rehearsal.stage import Stage
+from spotproof.contract import tags
+
+SPOILT: Final = Path(__file__).with_name("spoilt")
+Params = dict[str, Any]
+
+_PLAN: Final = Plan(acts=(Act.NOTICE,), steps=60, interval_steps=15, act_every_steps=24, patience_s=40.0, covers=False)
+_FROZEN: Final = dataclasses.replace(_PLAN, acts=(Act.FROZEN,), steps=75)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sabotage:
+    """One thing broken. `breaks` are the verdicts of which at least one must fail."""
+
+    name: str
+    says: str
+    spoil: Callable[[Stage], None]
+    breaks: tuple[str, ...]
+    plan: Plan = _PLAN
+
+
+def find(name: str) -> Sabotage:
+    """The sabotage of that name. Raises FileNotFoundError that lists the names."""
+    found = next((known for known in ALL if known.name == name), None)
+    if found is None:
+        raise FileNotFoundError(f"no sabotage {name!r}; there are {', '.join(known.name for known in ALL)}")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- at the wire
+def _drop_flush_order(stage: Stage) -> None:
+    def nobody(params: Params) -> Params:
+        return params | {"Targets": [{"Key": "tag:nobody", "Values": ["nobody"]}]}
+
+    stage.region.faults.rewrite("ssm", "SendCommand", nobody)
+
+
+def _lose_chunks(stage: Stage) -> None:
+    swallow = ObjectFault(kind=ObjectKind.SWALLOW, method="PUT", key=r"/blobs/", skip=1, times=FOREVER)
+    stage.region.object_faults.add(swallow)
+
+
+def _strip_claim_condition(stage: Stage) -> None:
+    """Half of the claims also come late: with the condition in place that changes nothing."""
+
+    def claims(call: Call) -> bool:
+        return _moves_slot(call, "claimed_at")
+
+    stage.region.faults.rewrite("dynamodb", "UpdateItem", without_condition, when=lambda c: _moves_slot(c, ""))
+    stage.region.faults.delay("dynamodb", "UpdateItem", 4.0, skip=2, times=FOREVER, when=claims)
+
+
+def _moves_slot(call: Call, attribute: str) -> bool:
+    key = call.params.get("Key", {}).get("sk", {}).get("S", "")
+    named = call.params.get("ExpressionAttributeNames", {}).values()
+    return str(key).startswith("SLOT#") and (not attribute or attribute in named)
+
+
+def _drop_launch_tag(stage: Stage) -> None:
+    def untagged(params: Params) -> Params:
+        changed = copy.deepcopy(params)
+        for specification in changed.get("TagSpecifications", []):
+            specification["Tags"] = [tag for tag in specification["Tags"] if tag["Key"] != tags.LAUNCH]
+        return changed
+
+    stage.region.faults.rewrite("ec2", "CreateFleet", untagged)
+
+
+def _refuse_terminate(stage: Stage) -> None:
+    stage.region.faults.add("ec2", "TerminateInstances", "UnauthorizedOperation", status=403, times=FOREVER)
+
+
+def without_condition(params: Params) -> Params:
+    """The same write, unconditional. Names and values that only the condition used go too, or DynamoDB refuses."""
+    if "ConditionExpression" not in params:
+        return params
+    left = {k: v for k, v in params.items() if k not in ("ConditionExpression", "ReturnValuesOnConditionCheckFailure")}
+    used = set(re.findall(r"[#:]\w+", str(left.get("UpdateExpression", ""))))
+    for field in ("ExpressionAttributeNames", "ExpressionAttributeValues"):
+        kept = {name: value for name, value in left.pop(field, {}).items() if name in used}
+        if kept:
+            left[field] = kept
+    return left
+
+
+def _strip_pointer_condition(params: Params) -> Params:
+    """A transaction that raises the pointer: without its look at NEWEST, and the put unconditional."""
+    actions = params.get("TransactItems", [])
+    if not any(_sort_key(action) == "POINTER" and "Put" in action for action in actions):
+        return params
+    kept = [action for action in actions if "ConditionCheck" not in action]
+    return params | {"TransactItems": [{kind: without_condition(body) for kind, body in a.items()} for a in kept]}
+
+
+def _sort_key(action: Params) -> str:
+    (body,) = action.values()
+    return str((body.get("Item") or body.get("Key"))["sk"]["S"])
+
+
+# ---------------------------------------------------------------------------------------------------- in the nodes
+def _inside(what: str) -> Callable[[Stage], None]:
+    def spoil(stage: Stage) -> None:
+        stage.region.hosts.sabotage = SPOILT
+        stage.region.hosts.image_env["REHEARSAL_SPOILS"] = what
+
+    return spoil
+
+
+def _remove_join_barrier(stage: Stage) -> None:
+    """The flush is slow, as a large one is: a successor that does not wait for it is there first."""
+    _inside("join-barrier")(stage)
+    slow = ObjectFault(kind=ObjectKind.DELAY, method="PUT", key=r"/part-", seconds=12.0, skip=1, times=FOREVER)
+    stage.region.object_faults.add(slow)
+
+
+def _ignore_generation(stage: Stage) -> None:
+    _inside("generation")(stage)
+    stage.region.faults.rewrite("dynamodb", "TransactWriteItems", _strip_pointer_condition)
+
+
+ALL: Final[tuple[Sabotage, ...]] = (
+    Sabotage(
+        name="flush-order-dropped",
+        says="SendCommand is accepted and reaches no node",
+        spoil=_drop_flush_order,
+        breaks=(verdicts.EXERCISED,),
+        plan=dataclasses.replace(_PLAN, covers=True),
+    ),
+    Sabotage(
+        name="pointer-before-data",
+        says="S3 says that it stored the chunks, and did not: the pointer names what is not there",
+        spoil=_lose_chunks,
+        breaks=(verdicts.COMMITS,),
+    ),
+    Sabotage(
+        name="digest-check-removed",
+        says="restored chunks are not compared with their digests",
+        spoil=_inside("digest-check"),
+        breaks=(verdicts.WHOLE_ONLY, verdicts.BIT_EQUAL),
+        plan=_FROZEN,
+    ),
+    Sabotage(
+        name="claim-condition-stripped",
+        says="writes to a slot lose their condition, and claims come late",
+        spoil=_strip_claim_condition,
+        breaks=(verdicts.ONE_REPLACEMENT,),
+        plan=dataclasses.replace(_PLAN, acts=(Act.STORM,)),
+    ),
+    Sabotage(
+        name="join-barrier-removed",
+        says="a successor does not wait until the holder's flush is final",
+        spoil=_remove_join_barrier,
+        breaks=(verdicts.NOTHING_LOST,),
+        plan=dataclasses.replace(_PLAN, notice_s=40.0),
+    ),
+    Sabotage(
+        name="generation-ignored",
+        says="a pointer is raised whatever generation is the newest, and nodes do not look",
+        spoil=_ignore_generation,
+        breaks=(verdicts.FENCED, verdicts.COMMITS),
+        plan=_FROZEN,
+    ),
+    Sabotage(
+        name="rng-not-restored",
+        says="random number generators keep the state of a fresh process",
+        spoil=_inside("rng"),
+        breaks=(verdicts.BIT_EQUAL,),
+    ),
+    Sabotage(
+        name="launch-tag-dropped",
+        says="launched instances do not carry the tag of their launch",
+        spoil=_drop_launch_tag,
+        breaks=(verdicts.TAGGED,),
+    ),
+    Sabotage(
+        name="terminate-refused",
+        says="the control plane may not end instances",
+        spoil=_refuse_terminate,
+        breaks=(verdicts.NOTHING_LEFT,),
+    ),
+)

@@ -1,0 +1,169 @@
+"""The stage: a region with the deployed stack, one run on it, and the instruments that watch it from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rehearsal import losses
+from rehearsal.auditor import Auditor
+from rehearsal.deploy import REPOSITORY
+from rehearsal.evidence import Departure, DepartureKind
+from rehearsal.plan import RUN, Plan, run_spec
+from rehearsal.region import Region
+from spotproof.contract import keys, names
+
+TICK_S = 1.0  # a minute of the schedule, shortened
+Say = Callable[[str], None]
+
+
+class CommandFailed(Exception):
+    """An operator's command ended with an error; the text is its output."""
+
+
+class InVain(Exception):
+    """Something that the story needs did not happen in time; the verdicts tell what that breaks."""
+
+
+class Stage:
+    """One run on one region. Acts call its verbs; what they did is in `departures`."""
+
+    def __init__(self, region: Region, plan: Plan, *, outputs: dict[str, str], say: Say) -> None:
+        self.region = region
+        self.plan = plan
+        self.outputs = outputs
+        self.say = say
+        self.loss_log = region.workdir / "losses.jsonl"
+        self.departures: list[Departure] = []
+        self.woke_at: float | None = None
+        self.woken_generation = 0
+        self.woken_ended: bool | None = None
+        self.auditor = Auditor(
+            run=RUN,
+            dynamodb=region.client("dynamodb"),
+            s3=region.client("s3"),
+            table=outputs[names.OUTPUT_TABLE],
+            bucket=outputs[names.OUTPUT_BUCKET],
+        )
+        self._dynamodb = region.client("dynamodb")
+
+    # ------------------------------------------------------------------ the run
+    def submit(self) -> None:
+        """`spotproof submit`, as an operator types it. Raises CommandFailed with what it said."""
+        spec, outputs = self.region.workdir / "run.yaml", self.region.workdir / "outputs.json"
+        # JSON is YAML: no second writer of the format is needed.
+        spec.write_text(json.dumps(run_spec(self.plan, loss_log=self.loss_log), indent=2))
+        outputs.write_text(json.dumps(self.outputs))
+        self.spotproof("submit", str(spec), "--outputs", str(outputs))
+
+    def spotproof(self, *words: str) -> str:
+        """Runs one command of the product's own command line and returns its standard output."""
+        log = self.region.workdir / f"spotproof-{words[0]}.log"
+        entry = "import sys; sys.argv[0] = 'spotproof'; from spotproof.cli.main import main; sys.exit(main())"
+        child = self.region.processes.start(
+            [sys.executable, "-c", entry, *words],
+            env=self.region.operator_env() | {"PYTHONPATH": str(REPOSITORY)},
+            cwd=self.region.workdir,
+            log=log,
+        )
+        code = child.wait(60)
+        said = log.read_text(errors="replace")
+        if code != 0:
+            raise CommandFailed(f"spotproof {' '.join(words)} ended with {code}:\n{said[-2000:]}")
+        return said
+
+    @contextlib.contextmanager
+    def clock(self) -> Iterator[None]:
+        """Every schedule of the stack fires each TICK_S seconds inside the with block."""
+        stop = threading.Event()
+
+        def tick() -> None:
+            while not stop.wait(TICK_S):
+                self.region.schedules.tick()
+
+        thread = threading.Thread(target=tick, name="schedules", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(10)
+
+    # ------------------------------------------------------------------ looking
+    def item(self, key: keys.Key) -> dict[str, Any]:
+        """One item of the table, as DynamoDB spells it; empty if there is none."""
+        answer = self._dynamodb.get_item(
+            TableName=self.outputs[names.OUTPUT_TABLE],
+            Key={"pk": {"S": key.pk}, "sk": {"S": key.sk}},
+            ConsistentRead=True,
+        )
+        item: dict[str, Any] = answer.get("Item", {})
+        return item
+
+    def holder(self) -> str:
+        """The instance that works in slot 0: the newest that the slot knows."""
+        slot = self.item(keys.slot(RUN, 0))
+        return str((slot.get("successor_instance") or slot.get("holder_instance") or {"S": ""})["S"])
+
+    def generation(self) -> int:
+        """The newest sealed generation, 0 before the first."""
+        return int(self.item(keys.newest(RUN)).get("generation", {"N": "0"})["N"])
+
+    def status(self) -> str:
+        """The run's status as HEAD says it."""
+        return str(self.item(keys.head(RUN)).get("status", {"S": "unknown"})["S"])
+
+    def step(self) -> int:
+        """The newest step that any trainer finished."""
+        return losses.last_step(self.loss_log)
+
+    def pieces(self) -> int:
+        """How many processes have trained so far."""
+        return len(losses.pieces(losses.read(self.loss_log)))
+
+    # ------------------------------------------------------------------ waiting
+    def wait(self, ready: Callable[[], object], *, what: str) -> None:
+        """Raises InVain, naming `what`, after the plan's patience."""
+        try:
+            self.region.wait(ready, what=what, timeout_s=self.plan.patience_s)
+        except TimeoutError as error:
+            raise InVain(str(error)) from error
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait(lambda: self.step() >= step, what=f"training reaches step {step}")
+
+    def wait_for_commit_beyond(self, step: int) -> int:
+        """Returns the step of a commit that is newer than `step`."""
+        self.wait(lambda: self._committed() > step, what=f"a checkpoint newer than step {step} is committed")
+        return self._committed()
+
+    def _committed(self) -> int:
+        newest = self.auditor.newest()
+        return 0 if newest is None else newest.step
+
+    def wait_for_replacement(self, pieces_before: int) -> None:
+        """Until another process has made its first steps."""
+        self.wait(lambda: self.pieces() > pieces_before, what="a replacement makes its first step")
+        self.say(f"    goes on at step {self.step()} on {self.holder()}")
+
+    # ------------------------------------------------------------------ what the acts note
+    def departs(self, act: str, kind: DepartureKind, instance: str, *, good_step: int, damaged: bool = False) -> None:
+        """Notes that the script takes this instance away now."""
+        gone = Departure(act=act, kind=kind, instance=instance, at=time.time(), good_step=good_step, damaged=damaged)
+        self.departures.append(gone)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X") and pid != os.getpid()
