@@ -5,9 +5,10 @@ Calls, in order (T = trainer, one connection per process; A = agent):
     T -> A  Hello            who I am
     A -> T  Welcome          what this run is; `start` says whether there is something to restore
     T -> A  WantRestore      only if `start` is set; answered when the image has been fetched and verified
-    A -> T  Restored         + one fd: an arena memfd that holds the image; layout and position beside it
+    A -> T  Restored         + one fd: an arena memfd that holds the image; layout and position beside it;
+            RestoreFailed    where checkpoints are there and none is whole
     T -> A  WantArenas       once, after the first real step: the layout and the .metadata blob travel as a memfd
-    A -> T  Arenas           + one fd per arena
+    A -> T  Arenas           + one fd per arena; ArenasRefused where the memory limit does not allow them
     T -> A  Saved            an arena is COMPLETE; the agent answers nothing, work goes on
     A -> T  Committed        that step is durable
     A -> T  SaveFailed       that save is given up; the last commit stands

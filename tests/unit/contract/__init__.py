@@ -1,0 +1,1 @@
+"""Tests of the contract: everything that two places agree on."""
