@@ -82,6 +82,8 @@ class CdkCli:
         return {
             "PATH": f"{self.toolchain.node.parent}:{os.defpath}",
             "HOME": str(self.folder),
+            # The CLI keeps a cache of access key -> account there, and asks the password file for the home folder.
+            "CDK_HOME": str(self.folder / "cdk-home"),
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": "operator",
             "AWS_REGION": self.region,
