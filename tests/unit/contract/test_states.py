@@ -82,6 +82,7 @@ def test_words_of_the_contract_are_lower_case_with_hyphens() -> None:
     kinds: list[type[StrEnum]] = [
         kind for kind in vars(states).values() if isinstance(kind, type) and issubclass(kind, StrEnum)
     ]
-    words = [str(member) for kind in [*kinds, history.HistoryKind] for member in kind]
+    kinds.append(history.HistoryKind)
+    words = [member.value for kind in kinds for member in kind]
     assert len(kinds) > 8
     assert not [word for word in words if not all(part.isalpha() and part.islower() for part in word.split("-"))]
