@@ -7,6 +7,7 @@ does not know, so that a handler of this version can read what the next version 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -266,9 +267,14 @@ def _plain(content: Any) -> Any:
     return content
 
 
+@functools.cache  # evaluating the annotations costs more than reading the item
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def from_item(kind: type[T], item: Mapping[str, Any]) -> T:
     """`item` as a `kind`. Raises ContractError, naming the attribute that is missing or has a wrong type."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in item:
