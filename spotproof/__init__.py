@@ -4,6 +4,7 @@ Names are loaded on first use (PEP 562): `import spotproof` costs milliseconds a
 because the agent, the CLI and the handlers import this package too.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,9 +21,8 @@ def __getattr__(name: str) -> object:
     Raises AttributeError for any other name, as a module without `__getattr__` would.
     """
     if name == "Run":
-        from spotproof.run import Run
-
-        return Run
+        # By name: an import statement here would tie every importer of this package to torch in the import graph.
+        return import_module("spotproof.run").Run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,7 +17,8 @@ sys.path.insert(0, {folder!r})
 import spotproof
 from spotproof.cli.main import main
 print(spotproof.__file__)
-main(["--help"])
+sys.argv = ["spotproof", "--help"]
+main()
 """
 
 
