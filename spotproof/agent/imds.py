@@ -1,7 +1,7 @@
 """IMDSv2: the node's own notices, polled. No answer, no token or a wrong answer never ends the agent.
 
-Calls, in order: `start` once (5 s at the most, whatever the service does), then `poll` every 2 s from one thread.
-A 404 is the normal answer and makes no noise; a hang is what a hop limit of 1 looks like from inside a container.
+`poll` is called every 2 s from a thread of its own, so no start ever waits for the service. A 404 is the normal answer
+and makes no noise; a hang is what a hop limit of 1 looks like from inside a container.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from spotproof.contract.limits import IMDS_START_LIMIT_S, IMDS_TOKEN_TTL_S, NOTICE_S
+from spotproof.contract.limits import IMDS_TOKEN_TTL_S, NOTICE_S
 from spotproof.contract.parse import unix_seconds
 from spotproof.contract.states import InterruptionAction, NoticeKind
 from spotproof.errors import MetadataUnavailable
@@ -79,22 +79,6 @@ class Imds:
     _token: str = ""
     _renew_at: float = 0.0
     _first_seen: dict[str, float] = field(default_factory=dict)
-
-    def start(self) -> bool:
-        """Try to get a token within 5 s in total. False: the agent goes on without, `degraded` says what to do."""
-        until = self.monotonic() + IMDS_START_LIMIT_S
-        while True:
-            left = until - self.monotonic()
-            if left < self.request_s:
-                return False
-            try:
-                self._get_token()
-            except (OSError, http.client.HTTPException, _Refused) as error:
-                self._degrade(error)
-                if isinstance(error, ConnectionRefusedError | _Refused):
-                    return False  # an answer, though a bad one: the background goes on, waiting here gains nothing
-            else:
-                return True
 
     def poll(self) -> list[MetadataNotice]:
         """Every notice that stands in the metadata now. A path that cannot be read is counted, and tried next time."""

@@ -119,15 +119,23 @@ class Feed:
         if type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
             self._indices = _Indices(cast("Iterable[Any]", loader.batch_sampler or loader.sampler))
             self._source = _clone(loader, self._indices)
-        if self.accumulate > 1 and not isinstance(self.loader, Sized):
+        if self.accumulate > 1 and self.length is None:
             raise SpotproofError(
                 "gradient accumulation needs to know where an epoch ends, and this loader has no length",
                 next_step="give it __len__, or accumulate yourself and call run.boundary() once per optimizer step",
             )
 
+    @property
+    def length(self) -> int | None:
+        """Batches per epoch; None where the loader cannot say."""
+        try:
+            return len(self.loader) if isinstance(self.loader, Sized) else None
+        except TypeError:  # a DataLoader over an IterableDataset has __len__ and no length
+            return None
+
     def pieces(self) -> Iterator[Piece]:
         """The rest of the current epoch. The last group of an epoch may be smaller than `accumulate`."""
-        length = len(self.loader) if isinstance(self.loader, Sized) else None
+        length = self.length
         done = self.position.in_epoch
         self._unconfirmed.clear()
         if length is not None and done >= length > 0:
@@ -156,7 +164,7 @@ class Feed:
     @property
     def is_epoch_over(self) -> bool:
         """Whether every batch of the epoch has been counted."""
-        return isinstance(self.loader, Sized) and self.position.in_epoch >= len(self.loader) > 0
+        return self.length is not None and self.position.in_epoch >= self.length > 0
 
     def state(self) -> dict[str, object]:
         """What a checkpoint holds of it."""
@@ -168,14 +176,14 @@ class Feed:
             "epoch": position.epoch,
             "epoch_began_at": position.epoch_began_at,
             "accumulate": self.accumulate,
-            "length": len(self.loader) if isinstance(self.loader, Sized) else -1,
+            "length": -1 if self.length is None else self.length,
             "epoch_start": self._epoch_start,
             "own": _own_generators(self.loader),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` says. Raises MismatchedState if the loader is another one now."""
-        length = len(self.loader) if isinstance(self.loader, Sized) else -1
+        length = -1 if self.length is None else self.length
         if state["length"] != length:
             raise MismatchedState(
                 f"loader: {state['length']} batches per epoch in the checkpoint, {length} here",

@@ -1,0 +1,273 @@
+"""How a node gets its place: when it may join, and that a frozen one never takes it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotproof.agent.head import is_superseded
+from spotproof.agent.heartbeat import Place
+from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed, waiting_for
+from spotproof.checkpoint.fetch import Fetcher, Stores
+from spotproof.contract import keys
+from spotproof.contract.items import NO_INSTANCE, Member, Newest, Node, PointerItem, Slot, pointer_rank, to_item
+from spotproof.contract.runspec import Pools, RunSpec
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase
+from spotproof.errors import Missing, Superseded
+from spotproof.store.checkpoints import Checkpoints
+from spotproof.store.folder import FolderObjects
+from spotproof.store.local import LocalTable
+from spotproof.store.members import Members, Memberships
+from spotproof.store.nodes import Nodes
+from spotproof.store.pointer import Pointers
+from spotproof.store.slots import Slots
+from spotproof.store.spec import Specs
+from spotproof.store.table import Delete, Put
+
+OLD, NEW = "i-0000000000000000a", "i-0000000000000000b"
+PLACE = Place(run="r", slot=0, incarnation=2, instance=NEW)
+SLOT = Slot(
+    run="r",
+    slot=0,
+    incarnation=2,
+    holder_instance=OLD,
+    holder_incarnation=1,
+    successor_instance=NEW,
+    successor_incarnation=2,
+    deadline_at=1000,
+)
+HOLDER = Node(run="r", slot=0, incarnation=1, instance=OLD, phase=NodePhase.FLUSHING)
+
+
+def changed(value: object, **changes: object) -> object:
+    return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("what", "slot", "holder", "now", "waits"),
+    [
+        ("the holder flushes", {}, {}, 900, True),
+        ("its outcome is pending", {}, {"flush": FlushOutcome.PENDING}, 1000, True),
+        ("its outcome is final", {}, {"flush": FlushOutcome.COMMITTED}, 900, False),
+        ("it could not flush, and says so", {}, {"flush": FlushOutcome.KEPT_LAST}, 900, False),
+        ("it is done", {}, {"phase": NodePhase.DONE}, 900, False),
+        ("its deadline has passed, not by ten seconds", {}, {}, 1009, True),
+        ("its deadline has passed by ten seconds", {}, {}, 1010, False),
+        ("it never beat", {}, None, 1009, True),
+        ("there was nobody", {"holder_instance": NO_INSTANCE}, None, 0, False),
+        ("this node is the holder already", {"holder_instance": NEW}, {}, 0, False),
+        ("the slot is not bound yet", {"successor_instance": NO_INSTANCE}, {}, 900, True),
+    ],
+)
+def test_when_a_successor_joins(
+    what: str, slot: dict[str, object], holder: dict[str, object] | None, now: int, waits: bool
+) -> None:
+    beat = None if holder is None else changed(HOLDER, **holder)
+    reason = waiting_for(slot=changed(SLOT, **slot), place=PLACE, holder=beat, now=now)  # type: ignore[arg-type]
+    assert bool(reason) is waits, what
+
+
+@pytest.mark.parametrize(
+    "slot", [{"incarnation": 3, "successor_instance": NO_INSTANCE}, {"successor_instance": "i-0000000000000000c"}]
+)
+def test_a_successor_whose_place_was_claimed_anew_is_superseded(slot: dict[str, object]) -> None:
+    with pytest.raises(Superseded):
+        waiting_for(slot=changed(SLOT, **slot), place=PLACE, holder=None, now=5000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("newest", "over"),
+    [
+        (None, False),
+        (Newest(run="r", generation=4), False),
+        (Newest(run="r", generation=5), True),
+        (Newest(run="r", generation=4, bad=4), True),
+        (Newest(run="r", generation=4, bad=3), False),
+    ],
+)
+def test_a_membership_is_over_when_a_newer_one_is_sealed_or_it_is_marked(newest: Newest | None, over: bool) -> None:
+    assert is_superseded(newest, generation=4) is over
+    assert not is_superseded(newest, generation=0)
+
+
+class World:
+    """A run in a local table, with a clock that moves when the joiner looks at it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.table = LocalTable(folder / "table.sqlite")
+        self.objects = FolderObjects(folder / "objects")
+        self.posted: list[object] = []
+        self.at = 900.0
+        self.on_look: list[tuple[float, object]] = []
+        spec = RunSpec(run="r", image="x@sha256:" + "0" * 64, command=("true",), pools=Pools(types=("g5.xlarge",)))
+        Specs(self.table).create(spec)
+        self.slots = Slots(self.table)
+        self.slots.create("r", 1)
+
+    def joiner(self) -> Joiner:
+        return Joiner(table=self.table, post=self.posted.append, now=self.now, make_fetcher=self.fetcher)
+
+    def now(self) -> float:
+        return self.at
+
+    def fetcher(self, run: str) -> Fetcher:
+        stores = Stores(
+            objects=self.objects,
+            checkpoints=Checkpoints(self.table),
+            pointers=Pointers(self.table),
+            memberships=Memberships(self.table),
+        )
+        return Fetcher(stores=stores, run=run, clock=self.now)
+
+    def place(self, instance: str, *, lost: str = NO_INSTANCE, deadline_at: int | None = None) -> Place:
+        """Claim, bind and enter an instance, as the control plane does."""
+        seen = self.slots.read("r", 0)
+        assert seen is not None
+        cause = Cause.SUBMIT if lost == NO_INSTANCE else Cause.INTERRUPTION
+        claimed = self.slots.claim(seen, lost, cause=cause, now=int(self.at), deadline_at=deadline_at)
+        self.slots.bind("r", 0, claimed.incarnation, instance=instance, launch=1, now=int(self.at))
+        Members(self.table).put(Member(instance=instance, run="r", slot=0, incarnation=claimed.incarnation, launch=1))
+        return Place(run="r", slot=0, incarnation=claimed.incarnation, instance=instance)
+
+    def promote(self, place: Place) -> None:
+        self.slots.promote("r", 0, place.incarnation, instance=place.instance)
+
+    def kinds(self) -> list[type[object]]:
+        return [type(event) for event in self.posted]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.table.close()
+
+
+def joined(world: World) -> Joined:
+    last = world.posted[-1]
+    assert isinstance(last, Joined), last
+    return last
+
+
+def test_the_first_node_seals_the_first_generation_at_once(world: World) -> None:
+    world.place(OLD)
+    world.joiner().join(OLD, "r")
+    assert world.kinds() == [Placed, Joined]
+    assert joined(world) == Joined(generation=1, fetched=None)
+    sealed = Memberships(world.table).generation("r", 1)
+    assert sealed is not None
+    assert sealed.members == (f"0:1:{OLD}",)
+    assert sealed.start_step is None
+
+
+def test_an_agent_that_is_started_again_keeps_its_generation(world: World) -> None:
+    world.place(OLD)
+    world.joiner().join(OLD, "r")
+    world.joiner().join(OLD, "r")
+    assert joined(world).generation == 1
+
+
+def test_a_successor_parks_until_the_outcome_is_final(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = world.place(OLD)
+    world.joiner().join(OLD, "r")
+    world.promote(first)
+    second = world.place(NEW, lost=OLD, deadline_at=10_000)
+    nodes = Nodes(world.table)
+    beat = Node(run="r", slot=0, incarnation=1, instance=OLD, phase=NodePhase.FLUSHING, flush=FlushOutcome.PENDING)
+    nodes.beat(beat)
+    world.posted.clear()
+    joiner = world.joiner()
+    thread = threading.Thread(target=joiner.join, args=(NEW, "r"))
+    parked = threading.Event()
+
+    def post(event: object) -> None:
+        world.posted.append(event)
+        if isinstance(event, Parked):
+            parked.set()
+
+    joiner.post = post
+    thread.start()
+    assert parked.wait(10)
+    newest = Memberships(world.table).newest("r")
+    assert newest is not None
+    assert newest.generation == 1  # nothing is sealed while the holder flushes
+    nodes.beat(changed(beat, flush=FlushOutcome.COMMITTED))  # type: ignore[arg-type]
+    thread.join(10)
+    assert world.kinds() == [Placed, Parked, Joined]
+    assert joined(world).generation == 2
+    assert second.incarnation == 2
+
+
+def test_a_successor_that_was_frozen_and_replaced_never_seals(world: World) -> None:
+    first = world.place(OLD)
+    world.joiner().join(OLD, "r")
+    world.promote(first)
+    frozen = world.place(NEW, lost=OLD, deadline_at=int(world.at) - 100)
+    third = "i-0000000000000000c"
+    world.place(third, lost=frozen.instance)
+    world.joiner().join(third, "r")
+    assert joined(world).generation == 2
+    world.joiner().join(NEW, "r")  # it wakes up
+    last = world.posted[-1]
+    assert isinstance(last, NotJoined)
+    assert isinstance(last.error, Superseded)
+    newest = Memberships(world.table).newest("r")
+    assert newest is not None
+    assert newest.generation == 2
+
+
+def test_a_pointer_that_moves_before_the_seal_is_chosen_again(world: World) -> None:
+    world.place(OLD)
+    joiner = world.joiner()
+    memberships = Memberships(world.table)
+    looks: list[int] = []
+
+    class Racing(Fetcher):
+        """The holder commits once between the choice and the seal; its checkpoint is taken away again afterwards."""
+
+        def newest(self) -> None:
+            looks.append(len(looks))
+            if len(looks) == 1:
+                pointer = PointerItem(
+                    run="r", generation=0, step=7, rank=pointer_rank(0, 7), manifest_key="k", manifest_digest="d" * 64
+                )
+                world.table.write(Put(key=keys.pointer("r"), item=to_item(pointer)))
+            else:
+                world.table.write(Delete(key=keys.pointer("r")))
+
+    joiner.make_fetcher = lambda run: Racing(
+        stores=Stores(
+            objects=world.objects,
+            checkpoints=Checkpoints(world.table),
+            pointers=Pointers(world.table),
+            memberships=memberships,
+        ),
+        run=run,
+        clock=world.now,
+    )
+    joiner.join(OLD, "r")
+    assert len(looks) == 2
+    assert joined(world).generation == 1
+
+
+def test_an_instance_that_nobody_binds_gives_up_with_what_to_do(world: World) -> None:
+    joiner = world.joiner()
+    times = iter([0.0, 0.0, 10_000.0])
+    joiner.now = lambda: next(times, 10_000.0)
+    joiner.join(NEW, "r")
+    [last] = world.posted
+    assert isinstance(last, NotJoined)
+    assert isinstance(last.error, Missing)
+    assert "bound to no run" in str(last.error)
+
+
+def test_a_node_that_is_called_off_before_the_seal_seals_nothing(world: World) -> None:
+    world.place(OLD)
+    joiner = world.joiner()
+    joiner.cancel()
+    joiner.join(OLD, "r")
+    assert Memberships(world.table).newest("r") is None
