@@ -9,6 +9,7 @@ planner. Order of calls, all in the trainer: `plan_image` once per layout, `writ
 from __future__ import annotations
 
 import io
+import mmap
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Stora
 from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry, image_name
 from spotproof.errors import BadManifest
 
+_MAP_NORESERVE: Final = 0x4000  # Linux; Python 3.11 has no name for it
 FRAME_ALIGN: Final = 64  # torch.save aligns payloads to 64 inside a frame: aligned frames make aligned payloads
 
 
@@ -121,7 +123,7 @@ def _aligned(offset: int) -> int:
 
 def _frame(key: str, tensor: Tensor, *, at: int) -> Frame:
     """The frame that `torch.save` writes around a contiguous CPU tensor of this shape and dtype."""
-    stand_in = torch.empty(tensor.shape, dtype=tensor.dtype)  # untouched memory: no page of it is ever used
+    stand_in = _untouched(tensor)
     sink = _GapRecorder()
     with torch.serialization.skip_data():
         torch.save(stand_in, sink)  # type: ignore[arg-type]  # a raw stream is what the zip writer needs
@@ -135,6 +137,15 @@ def _frame(key: str, tensor: Tensor, *, at: int) -> Frame:
         bytes=payload_bytes,
     )
     return Frame(entry=entry, offset=at, head=head, tail=tail)
+
+
+def _untouched(tensor: Tensor) -> Tensor:
+    """A contiguous CPU tensor of the same shape and dtype, no page of which is ever used or reserved."""
+    size = tensor.numel() * tensor.element_size()
+    if size == 0:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype).reshape(tensor.shape)
 
 
 class _GapRecorder(io.RawIOBase):

@@ -11,10 +11,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from spotproof.checkpoint import jobs
 from spotproof.checkpoint.arena import Arena, create, sealed_memory
@@ -24,7 +25,24 @@ from spotproof.errors import CheckpointError, ProtocolError
 
 END_WITHIN_S: Final = 30.0
 _DEATHS_MAX: Final = 5
-COMMAND: Final = (sys.executable, "-m", "spotproof.checkpoint.uploader")
+_DYING_S: Final = 1.0  # its socket has ended, so its exit is a matter of moments
+
+
+class Process(Protocol):
+    """A child process, as subprocess.Popen has it."""
+
+    pid: int
+    returncode: int | None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises subprocess.TimeoutExpired."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+Spawn = Callable[[socket.socket], Process]
+"""Starts an uploader that speaks on the socket, which is closed here afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +65,9 @@ class _Memory:
 class Uploads:
     """See the module. A context manager: at its end the uploader finishes what it was asked, or is killed."""
 
-    def __init__(self, begin: Begin, *, command: tuple[str, ...] = COMMAND, end_within_s: float = END_WITHIN_S) -> None:
+    def __init__(self, begin: Begin, *, spawn: Spawn | None = None, end_within_s: float = END_WITHIN_S) -> None:
         self._begin = begin
-        self._command = command
+        self._spawn = spawn or spawn_uploader
         self._end_within_s = end_within_s
         self._memory: dict[int, _Memory] = {}
         self._pending: list[Upload] = []
@@ -148,13 +166,10 @@ class Uploads:
             done = (report.rank, report.generation, report.step)
             self._pending = [job for job in self._pending if (job.rank, job.generation, job.step) != done]
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def _start(self) -> tuple[Process, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # A session of its own: a Ctrl-C for the training command must not end an upload.
-            process = subprocess.Popen(
-                [*self._command, str(theirs.fileno())], pass_fds=(theirs.fileno(),), start_new_session=True
-            )
+            process = self._spawn(theirs)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died at once: the end of the stream tells
             jobs.send(ours, self._begin)
         return process, ours
@@ -162,7 +177,7 @@ class Uploads:
     def _restart(self) -> None:
         """After a death: the same memory, the same jobs. An arena that it died over after its report is FREE."""
         self._deaths += 1
-        self._end(within_s=0)
+        self._end(within_s=_DYING_S)
         if self._deaths > _DEATHS_MAX:
             raise CheckpointError(
                 f"the uploader has died {self._deaths} times in a row, last with {self._process.returncode}",
@@ -198,3 +213,9 @@ class Uploads:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def spawn_uploader(sock: socket.socket) -> Process:
+    """The real one, in a session of its own: a Ctrl-C for the training command must not end an upload."""
+    command = [sys.executable, "-m", "spotproof.checkpoint.uploader", str(sock.fileno())]
+    return subprocess.Popen(command, pass_fds=(sock.fileno(),), start_new_session=True)

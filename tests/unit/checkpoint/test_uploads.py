@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
@@ -12,7 +14,7 @@ import pytest
 
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Staged, Upload
-from spotproof.checkpoint.uploads import Uploads
+from spotproof.checkpoint.uploads import Process, Uploads
 from spotproof.contract.states import ArenaState, SaveKind
 from spotproof.errors import CheckpointError
 from tests.fakes.checkpoints import RUN, Rig, bytes_of, image_of, layout_of
@@ -137,8 +139,10 @@ def test_a_killed_uploader_is_started_again_and_finishes_what_was_asked(rig: Rig
 
 
 def test_an_uploader_that_cannot_live_is_reported_and_not_started_for_ever(rig: Rig) -> None:
-    command = (sys.executable, "-c", "raise SystemExit(3)")
-    with Uploads(begin_of(rig), command=command) as uploads, pytest.raises(CheckpointError, match="last with 3"):
+    def spawn(sock: socket.socket) -> Process:
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+    with Uploads(begin_of(rig), spawn=spawn) as uploads, pytest.raises(CheckpointError, match="last with 3"):
         wait_for(uploads, is_final)
 
 
@@ -158,7 +162,7 @@ def test_one_step_asked_twice_is_one_job(rig: Rig, uploads: Uploads) -> None:
         uploads.submit(job(5))
         assert len(uploads.pending) == 1
         wait_for(uploads, is_final)
-        assert uploads.pending == ()
+        assert not uploads.pending
 
 
 def test_a_dead_trainers_arenas_are_given_back(rig: Rig, uploads: Uploads) -> None:
