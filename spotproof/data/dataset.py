@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from typing import Any, Final, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from spotproof.checkpoint.state import loaded_numpy
 from spotproof.errors import MismatchedState, SpotproofError
 from spotproof.store.digest import digest_of
 
@@ -253,7 +253,7 @@ def _set_epoch(loader: object, epoch: int) -> None:
 def _global_generators() -> dict[str, object]:
     """The generators of this process from which a sampler may draw, as values that a checkpoint holds."""
     states: dict[str, object] = {"python": random.getstate(), "torch": _bytes(torch.get_rng_state())}
-    numpy = loaded_numpy()
+    numpy = sys.modules.get("numpy")  # without it none of its states can exist
     if numpy is not None:
         state = numpy.random.get_state(legacy=False)
         states["numpy"] = {**state, "state": {**state["state"], "key": state["state"]["key"].tobytes()}}
@@ -263,7 +263,7 @@ def _global_generators() -> dict[str, object]:
 def _put_back_global(states: Mapping[str, Any]) -> None:
     random.setstate(states["python"])
     torch.set_rng_state(_tensor(states["torch"]))
-    numpy = loaded_numpy()
+    numpy = sys.modules.get("numpy")  # without it none of its states can exist
     if numpy is not None and "numpy" in states:
         state = states["numpy"]
         key = numpy.frombuffer(state["state"]["key"], dtype=numpy.uint32)
