@@ -106,6 +106,7 @@ class Pollers:
             return
         failed = _failed(mapping, messages, done)
         self._queues.delete(mapping.queue_arn, [m for m in messages if m.message_id not in failed])
+        self._queues.release(mapping.queue_arn, failed)
 
 
 def _failed(mapping: Mapping, messages: list[Received], done: Invocation) -> set[str]:

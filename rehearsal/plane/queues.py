@@ -22,7 +22,7 @@ class Received:
 
 
 class Queues:
-    """`time_scale` shortens every visibility timeout, so that a retry does not wait six function timeouts."""
+    """`time_scale` shortens the visibility timeout of what failed: a retry need not wait six function timeouts."""
 
     def __init__(self, account: Account, *, time_scale: float = 1.0) -> None:
         self.time_scale = time_scale
@@ -55,10 +55,6 @@ class Queues:
         with self._account.lock:
             queue = self._account.queues.get_queue(name)
             messages = self._account.queues.receive_message(name, count, 0, queue.visibility_timeout, ["All"])
-            ids = {message.id for message in messages}
-            for message in queue._messages:
-                if message.id in ids:
-                    message.visible_at = (time.time() + queue.visibility_timeout * self.time_scale) * 1000
             self.received[name] += len(messages)
             return [self._received(message, arn) for message in messages]
 
@@ -83,6 +79,18 @@ class Queues:
             "awsRegion": self._account.region,
         }
         return Received(message_id=message.id, receipt=message.receipt_handle, record=record)
+
+    def release(self, arn: str, failed: set[str]) -> None:
+        """Messages that a function did not finish: visible again when their shortened visibility timeout is over.
+
+        While a function works on them they stay invisible as long as deployed, so that a slow machine does not make
+        duplicates that AWS would not make.
+        """
+        with self._account.lock:
+            queue = self._account.queues.get_queue(arn.rsplit(":", 1)[-1])
+            for message in queue._messages:
+                if message.id in failed:
+                    message.visible_at = (time.time() + queue.visibility_timeout * self.time_scale) * 1000
 
     def delete(self, arn: str, received: list[Received]) -> None:
         with self._account.lock:
