@@ -24,7 +24,6 @@ from spotproof.store.local import LocalTable
 from spotproof.store.members import Memberships
 from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, Objects, PutOutcome
 from spotproof.store.pointer import Pointers
-from spotproof.store.table import Table
 
 RUN = "r"
 CHUNK_BYTES = 1000
@@ -70,7 +69,7 @@ class Rig:
 
     folder: Path
     objects: FailingObjects = field(init=False)
-    table: Table = field(init=False)
+    table: LocalTable = field(init=False)
     local: LocalCopies = field(init=False)
 
     def __post_init__(self) -> None:
