@@ -13,7 +13,7 @@ from spotproof.errors import Superseded, Unavailable
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.pointer import Pointers
 from spotproof.store.table import Item, Key, Op, Table, Write
-from tests.fakes.checkpoints import RUN, Rig, content_of, image_of, save_of
+from tests.fakes.checkpoints import RUN, Rig, bytes_of, content_of, image_of, save_of
 
 
 @dataclass
@@ -171,3 +171,4 @@ def test_without_a_table_the_listing_tells_that_all_parts_are_there(rig: Rig) ->
     fetched = rig.fetcher().newest()
     assert fetched is not None
     assert fetched.order == (1, 5)
+    assert bytes_of(fetched) == image_of(5)
