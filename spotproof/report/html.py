@@ -70,12 +70,13 @@ def _badge(story: Story) -> Markup:
 
 
 def _tiles(story: Story) -> Markup:
-    known = [one.steps_lost for one in story.recoveries if one.steps_lost is not None]
+    over = [one for one in story.recoveries if one.end_at is not None]
+    known = [one.steps_lost for one in over if one.steps_lost is not None]
     standstill = [one.standstill_s for one in story.recoveries if one.standstill_s is not None]
     total_s = story.end_at - story.begin_at
     tiles = [
         _tile("nodes lost and replaced", str(len(story.recoveries)), ""),
-        _tile("steps done again", str(sum(known)) if len(known) == len(story.recoveries) else "unknown", ""),
+        _tile("steps done again", str(sum(known)) if len(known) == len(over) else "unknown", ""),
         _tile("nobody trained for", length(sum(standstill)), f"of {length(total_s)}"),
         _tile("checkpoints made durable", str(len(story.commits)), ""),
     ]

@@ -1,4 +1,7 @@
-"""The life of each node, read from its own entries: which phase each entry begins, and what ends it."""
+"""The life of each node, read from its own entries: which phase each entry begins, and what ends it.
+
+Entries come from several clocks, some of them in whole seconds: a phase never gives way to an earlier one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import History, Member
+from spotproof.contract.items import NO_INSTANCE, History, Member
 from spotproof.contract.states import Cause
 from spotproof.report.model import Mark, MarkKind, NodeLine, Phase, Span
 
@@ -17,6 +20,7 @@ _BEGINS: Final[Mapping[str, Phase]] = {
     _K.BOOTED: Phase.PREPARING,
     _K.PARKED: Phase.PARKED,
     _K.SEALED: Phase.RESTORING,
+    _K.PROMOTED: Phase.RESTORING,  # at the time of the seal that made it the holder
     _K.FIRST_STEP: Phase.TRAINING,
     _K.NOTICE: Phase.FLUSHING,
     _K.FLUSHED: Phase.DRAINING,
@@ -32,6 +36,8 @@ _MARKS: Final[Mapping[str, MarkKind]] = {
     _K.ORPHAN_ENDED: MarkKind.ENDED,
 }
 _FINAL_MARKS: Final = frozenset({MarkKind.KILLED, MarkKind.SUPERSEDED, MarkKind.ENDED, MarkKind.DONE})
+_ORDER: Final = (*Phase,)
+_SAME_MARK_S: Final = 5.0  # a notice that the table and an onlooker both tell is one notice
 _ADVICE: Final = frozenset({Cause.REBALANCE, Cause.MAINTENANCE})  # notices after which training goes on
 
 
@@ -52,28 +58,28 @@ def lives(
     What has not ended at `end_at` is drawn up to there. A SEALED entry that names no node counts for every node.
     """
     places = {member.instance: f"{member.instance_type}, {member.zone}, {member.market}" for member in members}
-    names = {
-        (entry.slot, entry.incarnation, entry.instance)
-        for entry in entries
-        if entry.slot is not None and entry.incarnation is not None and entry.instance is not None
-    }
     lines = []
-    for slot, incarnation, instance in sorted(names):
-        own = [entry for entry in entries if entry.instance == instance or _is_for_all(entry)]
-        turns = [_turn(entry) for entry in own]
+    for (slot, incarnation), instance in sorted(nodes_of(entries).items()):
+        own = [entry for entry in entries if entry.what != _K.CLAIMED]
+        turns = [_turn(entry) for entry in own if entry.instance == instance or _is_for_all(entry)]
         turns += [_Turn(at=mark.at, begins=_begun_by(mark), mark=mark) for name, mark in marks if name == instance]
         spans, seen = _lived(sorted(turns, key=lambda turn: turn.at), end_at=end_at)
+        place = places.get(instance, "")
         lines.append(
-            NodeLine(
-                instance=str(instance),
-                slot=int(slot or 0),
-                incarnation=int(incarnation or 0),
-                place=places.get(str(instance), ""),
-                spans=spans,
-                marks=seen,
-            )
+            NodeLine(instance=instance, slot=slot, incarnation=incarnation, place=place, spans=spans, marks=seen)
         )
     return tuple(lines)
+
+
+def nodes_of(entries: Sequence[History]) -> dict[tuple[int, int], str]:
+    """(slot, incarnation) -> the instance that was it. A claim names the instance that is lost, not the new one."""
+    found: dict[tuple[int, int], str] = {}
+    for entry in entries:
+        if entry.what == _K.CLAIMED or entry.instance in (None, NO_INSTANCE):
+            continue
+        if entry.slot is not None and entry.incarnation is not None:
+            found.setdefault((entry.slot, entry.incarnation), str(entry.instance))
+    return found
 
 
 def _is_for_all(entry: History) -> bool:
@@ -99,7 +105,7 @@ def _lived(turns: Sequence[_Turn], *, end_at: float) -> tuple[tuple[Span, ...], 
     since = 0.0
     ended = False
     for turn in turns:
-        if turn.mark is not None:
+        if turn.mark is not None and not _is_told(turn.mark, marks):
             marks.append(turn.mark)
         if ended or (phase is None and turn.begins is None) or not _changes(phase, turn):
             continue
@@ -112,14 +118,18 @@ def _lived(turns: Sequence[_Turn], *, end_at: float) -> tuple[tuple[Span, ...], 
     return tuple(spans), tuple(marks)
 
 
+def _is_told(mark: Mark, marks: Sequence[Mark]) -> bool:
+    return any(one.kind is mark.kind and abs(one.at - mark.at) < _SAME_MARK_S for one in marks)
+
+
 def _changes(phase: Phase | None, turn: _Turn) -> bool:
     """Whether `turn` ends `phase`. A notice only ends training; a frozen node is not gone when it counts as lost."""
     if turn.begins is Phase.FLUSHING:
         return phase is Phase.TRAINING
     if turn.begins is Phase.RESTORING:
-        return phase not in (None, Phase.FROZEN, Phase.DRAINING)
+        return phase not in (None, Phase.FROZEN, Phase.RESTORING, Phase.FLUSHING, Phase.DRAINING)
     if turn.begins is not None:
-        return turn.begins is not phase
+        return phase is None or _ORDER.index(turn.begins) > _ORDER.index(phase)
     if turn.mark is None:
         return False
     if turn.mark.kind is MarkKind.LOST:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import CheckpointItem, History, Member
+from spotproof.contract.items import NO_INSTANCE, CheckpointItem, History, Member
 from spotproof.contract.states import Cause
-from spotproof.report.lives import lives
+from spotproof.report.lives import lives, nodes_of
 from spotproof.report.model import Commit, Mark, Point, Recovery, Segment, Stage, StageSpan, Story
 
 _K: Final = HistoryKind
+_WHOLE_SECOND: Final = 1.0  # some entries have the second only: an end that seems this much too early is no end before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Sources:
 def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, lead: str = "") -> Story:
     """The story of `run`. Verdicts and money are the caller's to add (`dataclasses.replace`)."""
     recorded = [entry for entry in history if entry.run == run]
-    entries = sorted([*recorded, *_first_steps(recorded, sources.segments)], key=lambda entry: entry.at_ms)
+    told = [*_flushes(recorded, sources.checkpoints), *_first_steps(recorded, sources.segments)]
+    entries = sorted(told, key=lambda entry: entry.at_ms)
     moments = [entry.at_ms / 1000 for entry in entries] + [mark.at for _, mark in sources.marks]
     moments += [point.at for segment in sources.segments for point in segment.points if point.at is not None]
     begin_at, end_at = (min(moments), max(moments)) if moments else (0.0, 0.0)
@@ -56,20 +58,35 @@ def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, 
 def _first_steps(recorded: Sequence[History], segments: Sequence[Segment]) -> list[History]:
     """FIRST_STEP entries that only the loss logs know of."""
     told = {(entry.slot, entry.incarnation) for entry in recorded if entry.what == _K.FIRST_STEP}
-    instances = {(entry.slot, entry.incarnation): entry for entry in recorded if entry.instance is not None}
+    instances = nodes_of(recorded)
     found = []
     for segment in segments:
-        place = (segment.slot, segment.incarnation)
-        if place in told or place not in instances or not segment.points or segment.points[0].at is None:
+        node = (segment.slot, segment.incarnation)
+        first = segment.points[0] if segment.points else None
+        if first is None or first.at is None or node in told or node not in instances:
             continue
-        first = segment.points[0]
-        at_ms = int((first.at or 0.0) * 1000)
         found.append(
-            dataclasses.replace(
-                instances[place], at_ms=at_ms, what=_K.FIRST_STEP, step=first.step, cause=None, detail=""
+            History(
+                run=recorded[0].run,
+                at_ms=int(first.at * 1000),
+                what=_K.FIRST_STEP,
+                slot=segment.slot,
+                incarnation=segment.incarnation,
+                instance=instances[node],
+                step=first.step,
             )
         )
     return found
+
+
+def _flushes(recorded: Sequence[History], checkpoints: Sequence[CheckpointItem]) -> list[History]:
+    """The entries, each flush at the time when its checkpoint was committed: the control plane hears of it later."""
+    durable = {item.step: item.committed_at * 1000 for item in checkpoints if item.committed_at is not None}
+    told = []
+    for entry in recorded:
+        at_ms = durable.get(entry.step or -1, entry.at_ms) if entry.what == _K.FLUSHED else entry.at_ms
+        told.append(dataclasses.replace(entry, at_ms=min(at_ms, entry.at_ms)))
+    return told
 
 
 def _commits(entries: Sequence[History], checkpoints: Sequence[CheckpointItem]) -> tuple[Commit, ...]:
@@ -95,34 +112,47 @@ def _claims(entries: Sequence[History]) -> list[History]:
 
 def _recovery(claim: History, entries: Sequence[History], segments: Sequence[Segment]) -> Recovery:
     slot, incarnation = claim.slot or 0, claim.incarnation or 0
-    lost = _of(entries, slot, incarnation - 1)
-    new = _of(entries, slot, incarnation)
-    begin_at = _begin_at(claim, lost)
-    before = next((one for one in segments if (one.slot, one.incarnation) == (slot, incarnation - 1)), None)
-    after = next((one for one in segments if (one.slot, one.incarnation) == (slot, incarnation)), None)
-    flushed_at = _at(lost, _K.FLUSHED)
-    last_at = before.points[-1].at if before and before.points else None
+    nodes = nodes_of(entries)
+    gone = nodes.get((slot, incarnation - 1), "") if claim.instance in (None, NO_INSTANCE) else str(claim.instance)
+    lost = [entry for entry in entries if entry.instance == gone and entry.what != _K.CLAIMED]
+    new = [e for e in entries if (e.slot, e.incarnation) == (slot, incarnation) and e.what != _K.CLAIMED]
+    before = [one for one in segments if one.slot == slot and one.incarnation < incarnation and one.points]
+    after = next((one for one in segments if (one.slot, one.incarnation) == (slot, incarnation) and one.points), None)
+    last = _last_of(before[-1], after) if before else None
+    begin_at, flushed_at = _begin_at(claim, lost), _at(lost, _K.FLUSHED)
+    last_at = None if last is None else last.at
     return Recovery(
         slot=slot,
         incarnation=incarnation,
         cause="" if claim.cause is None else claim.cause.value,
-        lost=next((entry.instance for entry in lost if entry.instance), ""),
-        replacement=next((entry.instance for entry in new if entry.instance), ""),
+        lost=gone,
+        replacement=nodes.get((slot, incarnation), ""),
         begin_at=begin_at,
         stopped_at=flushed_at if last_at is None else last_at,
         end_at=_at(new, _K.FIRST_STEP),
         stages=_stages(claim, sign_at=min(begin_at, last_at or begin_at), flushed_at=flushed_at, new=new),
-        last_step=before.points[-1].step if before and before.points else _step(lost, _K.FLUSHED),
-        resumed_step=after.points[0].step - 1 if after and after.points else _step(new, _K.SEALED),
-        remarks=tuple(entry.detail for entry in new if entry.what in _TELLING and entry.detail),
+        last_step=_step(lost, _K.FLUSHED) if last is None else last.step,
+        resumed_step=_step(new, _K.SEALED, _K.PROMOTED) if after is None else after.points[0].step - 1,
+        remarks=_remarks(claim, entries, new),
     )
 
 
-_TELLING: Final = frozenset({_K.LAUNCH_ANSWERED, _K.QUARANTINED})
+def _last_of(before: Segment, after: Segment | None) -> Point:
+    """Where the lost node stood: what it did after its replacement began, frozen and woken, counts for no one."""
+    begun_at = None if after is None else after.points[0].at
+    own = [p for p in before.points if begun_at is None or p.at is None or p.at <= begun_at]
+    return own[-1] if own else before.points[-1]
 
 
-def _of(entries: Sequence[History], slot: int, incarnation: int) -> list[History]:
-    return [entry for entry in entries if (entry.slot, entry.incarnation) == (slot, incarnation)]
+def _remarks(claim: History, entries: Sequence[History], new: Sequence[History]) -> tuple[str, ...]:
+    """What EC2 answered until the slot was filled, and damaged checkpoints."""
+    until_ms = next((entry.at_ms for entry in new if entry.what == _K.BOUND), None)
+    answers = [
+        entry.detail
+        for entry in entries
+        if entry.what == _K.LAUNCH_ANSWERED and until_ms is not None and claim.at_ms <= entry.at_ms <= until_ms
+    ]
+    return (*answers, *(entry.detail for entry in new if entry.what == _K.QUARANTINED and entry.detail))
 
 
 def _begin_at(claim: History, lost: Sequence[History]) -> float:
@@ -139,7 +169,7 @@ def _stages(
     claim: History, *, sign_at: float, flushed_at: float | None, new: Sequence[History]
 ) -> tuple[StageSpan, ...]:
     bound, parked = _at(new, _K.BOUND), _at(new, _K.PARKED)
-    sealed, restored, first = _at(new, _K.SEALED), _at(new, _K.RESTORED), _at(new, _K.FIRST_STEP)
+    sealed, restored, first = _at(new, _K.SEALED, _K.PROMOTED), _at(new, _K.RESTORED), _at(new, _K.FIRST_STEP)
     candidates = (
         (Stage.NOTICE, sign_at, claim.at_ms / 1000),
         (Stage.FLUSH, sign_at, flushed_at),
@@ -150,15 +180,15 @@ def _stages(
         (Stage.FIRST_STEP, restored, first),
     )
     return tuple(
-        StageSpan(stage=stage, begin_at=begin, end_at=end)
+        StageSpan(stage=stage, begin_at=begin, end_at=max(begin, end))
         for stage, begin, end in candidates
-        if begin is not None and end is not None and end >= begin
+        if begin is not None and end is not None and end > begin - _WHOLE_SECOND
     )
 
 
-def _at(entries: Sequence[History], kind: HistoryKind) -> float | None:
-    return next((entry.at_ms / 1000 for entry in entries if entry.what == kind), None)
+def _at(entries: Sequence[History], *kinds: HistoryKind) -> float | None:
+    return next((entry.at_ms / 1000 for entry in entries if entry.what in kinds), None)
 
 
-def _step(entries: Sequence[History], kind: HistoryKind) -> int | None:
-    return next((entry.step for entry in entries if entry.what == kind), None)
+def _step(entries: Sequence[History], *kinds: HistoryKind) -> int | None:
+    return next((entry.step for entry in entries if entry.what in kinds), None)

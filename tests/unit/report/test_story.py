@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from spotproof.contract.history import HistoryKind as K
-from spotproof.contract.items import CheckpointItem
+from spotproof.contract.items import CheckpointItem, History
 from spotproof.contract.states import Cause
 from spotproof.report.model import Mark, MarkKind, Phase, Stage, Story
 from spotproof.report.story import Sources, tell
-from tests.unit.report.stories import BEGIN, FOUR, ONE, THREE, TWO, boot, entry, history, segments, story
+from tests.unit.report.stories import BEGIN, FOUR, ONE, THREE, TWO, boot, entry, history, points, segments, story
 
 NOTHING = Sources()
 
@@ -155,6 +155,91 @@ def test_history_in_any_order_tells_the_same_story() -> None:
 def test_an_empty_history_is_an_empty_story() -> None:
     story = told()
     assert (story.begin_at, story.end_at, story.nodes, story.recoveries) == (0.0, 0.0, (), ())
+
+
+# --- as the control plane writes it: some moments in whole seconds, some told late, some by nobody --------------
+def coarse() -> list[History]:
+    who = {"instance": TWO, "incarnation": 2}
+    return [
+        entry(0.3, K.CLAIMED, incarnation=1, instance="none", cause=Cause.SUBMIT),
+        entry(1.5, K.BOUND, instance=ONE, incarnation=1),
+        entry(1, K.BOOTED, instance=ONE, incarnation=1),
+        entry(8, K.PROMOTED, instance=ONE, incarnation=1),
+        entry(26, K.NOTICE, instance=ONE, incarnation=1, cause=Cause.INTERRUPTION),
+        entry(26.4, K.CLAIMED, incarnation=2, instance=ONE, cause=Cause.INTERRUPTION),
+        entry(27.2, K.LAUNCH_ANSWERED, slot=None, detail="launch 2: 1 of 1 instances, no errors"),
+        entry(28.1, K.BOUND, cause=Cause.INTERRUPTION, **who),
+        entry(30, K.BOOTED, **who),
+        entry(34, K.PROMOTED, step=128, **who),
+        entry(33, K.FLUSHED, instance=ONE, incarnation=1, step=128, detail="committed"),
+        entry(52, K.ENDED, instance=ONE),
+        entry(60, K.LAUNCH_ANSWERED, slot=None, detail="launch 3: not for this slot"),
+    ]
+
+
+def coarsely_told() -> Story:
+    flush = CheckpointItem(run="mini-gpt", generation=1, step=128, world=1, committed_at=BEGIN + 27)
+    return told(*coarse(), sources=Sources(segments=segments()[:2], checkpoints=[flush]))
+
+
+def test_a_claim_names_the_lost_instance_and_makes_no_node_of_it() -> None:
+    assert [(node.incarnation, node.instance) for node in coarsely_told().nodes] == [(1, ONE), (2, TWO)]
+    recovery = coarsely_told().recoveries[0]
+    assert (recovery.lost, recovery.replacement) == (ONE, TWO)
+
+
+def test_whole_seconds_do_not_turn_a_life_round() -> None:
+    assert phases(coarsely_told(), ONE) == [
+        (Phase.PREPARING, 1.0, 8.0),
+        (Phase.RESTORING, 8.0, 9.8),
+        (Phase.TRAINING, 9.8, 26.0),
+        (Phase.FLUSHING, 26.0, 27.0),
+        (Phase.DRAINING, 27.0, 52.0),
+    ]
+
+
+def test_a_flush_ended_when_it_was_durable_and_not_when_that_was_told() -> None:
+    spans = {span.stage: span for span in coarsely_told().recoveries[0].stages}
+    assert spans[Stage.FLUSH].end_at == BEGIN + 27
+    assert spans[Stage.BOOT].end_at == BEGIN + 34
+    assert Stage.PARK not in spans, "nobody told when it was ready"
+
+
+def test_answers_of_other_launches_are_no_remark() -> None:
+    assert coarsely_told().recoveries[0].remarks == ("launch 2: 1 of 1 instances, no errors",)
+
+
+def test_a_second_that_was_cut_off_is_no_negative_stage() -> None:
+    entries = [one for one in coarse() if one.what != K.PROMOTED]
+    story = told(*entries, entry(28, K.PROMOTED, instance=TWO, incarnation=2))
+    spans = {span.stage: span.seconds for span in story.recoveries[0].stages}
+    assert spans[Stage.BOOT] == 0
+
+
+def test_one_notice_is_marked_once_however_many_tell_it() -> None:
+    mark = (ONE, Mark(kind=MarkKind.NOTICE, at=BEGIN + 26.7))
+    story = told(*coarse(), sources=Sources(marks=[mark]))
+    assert [one.kind for one in story.nodes[0].marks].count(MarkKind.NOTICE) == 1
+
+
+def test_steps_of_a_node_that_woke_up_later_count_for_no_one() -> None:
+    frozen = dataclasses.replace(
+        segments()[0], points=(*segments()[0].points, *points(129, 131, begin=60, seconds=0.1))
+    )
+    story = told(*coarse(), sources=Sources(segments=[frozen, segments()[1]]))
+    assert (story.recoveries[0].last_step, story.recoveries[0].steps_lost) == (128, 0)
+
+
+def test_a_successor_that_never_trained_leaves_the_steps_to_the_one_before() -> None:
+    died = [
+        entry(29, K.CLAIMED, incarnation=3, instance=TWO, cause=Cause.DISAPPEARED),
+        entry(30, K.BOUND, instance=THREE, incarnation=3),
+    ]
+    third = dataclasses.replace(segments()[1], incarnation=3)
+    story = told(*coarse()[:8], *died, sources=Sources(segments=[segments()[0], third]))
+    first, second = story.recoveries
+    assert (first.replacement, first.end_at) == (TWO, None)
+    assert (second.lost, second.steps_lost) == (TWO, 0)
 
 
 def test_an_onlookers_mark_needs_no_history() -> None:
