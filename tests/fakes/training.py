@@ -54,7 +54,7 @@ class Training:
         words = torch.randint(0, 11, (8,))
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.model(words), words.roll(1))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         self.scheduler.step()
         self.losses.append(loss.item())
