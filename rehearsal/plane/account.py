@@ -79,8 +79,9 @@ class Account:
 
     def forget(self) -> None:
         """Drops everything that the account holds."""
+        registry: Any = BackendDict
         with self.lock:
-            for backends in list(BackendDict._instances):
+            for backends in list(registry._instances):
                 backends.pop(self.id, None)
 
     def assume(self, role_arn: str, session: str) -> Credentials:

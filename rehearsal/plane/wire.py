@@ -30,10 +30,15 @@ WireAnswer = tuple[int, dict[str, str], bytes]
 
 
 def read_body(environ: Environ) -> bytes:
-    """The request's body, which stays readable for whoever gets `environ` next."""
+    """The request's body, which stays readable for whoever gets `environ` next.
+
+    Raises ConnectionAbortedError when the client was killed before it had sent everything.
+    """
     length = environ.get("CONTENT_LENGTH") or ""
     stream = environ["wsgi.input"]
     body: bytes = stream.read(int(length)) if length else (stream.read() if _is_chunked(environ) else b"")
+    if len(body) < int(length or 0):
+        raise ConnectionAbortedError("the client ended in the middle of its request")
     replace_body(environ, body)
     return body
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
+from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import ClientError
@@ -154,6 +156,15 @@ def test_a_rewritten_call_loses_its_condition(stack: Stack) -> None:
     )
     client.put_item(TableName=table, Item={"pk": {"S": key}}, ConditionExpression="attribute_not_exists(pk)")
     assert fault.hits == 1
+
+
+def test_a_client_that_dies_in_the_middle_of_a_request_disturbs_nobody(stack: Stack) -> None:
+    address = urlsplit(stack.region.functions.endpoints["AWS_ENDPOINT_URL"])
+    with socket.create_connection((str(address.hostname), int(address.port or 0))) as connection:
+        head = "POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: DynamoDB_20120810.GetItem\r\nContent-Length: 500\r\n\r\n"
+        connection.sendall(head.encode() + b'{"TableName"')
+    stack.region.client("dynamodb").describe_table(TableName=stack.outputs["Table"])
+    assert stack.region.problems() == []
 
 
 def test_every_call_is_recorded_with_who_made_it(stack: Stack) -> None:

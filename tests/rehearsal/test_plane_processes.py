@@ -85,6 +85,30 @@ def test_however_the_rehearsal_ends_its_processes_end(tmp_path: Path, number: si
     poll_until(lambda: gone(pids), what="everything is gone", timeout_s=10)
 
 
+REGION = """
+import sys
+from pathlib import Path
+from rehearsal.region import Region
+with Region(Path(sys.argv[1])) as region:
+    print(*[pid for child in region.processes._children for pid in (child.warden.pid, *child.pids())], flush=True)
+    region.wait(lambda: False, what="the end", timeout_s=60)
+"""
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_region_that_is_told_to_end_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", REGION, str(tmp_path / "region")]
+    owner = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) >= 2
+        owner.send_signal(number)
+        owner.wait(30)
+    poll_until(lambda: gone(pids), what="everything is gone", timeout_s=10)
+
+
 def test_nothing_can_be_started_once_it_is_over(tmp_path: Path) -> None:
     processes = Processes()
     processes.close()
