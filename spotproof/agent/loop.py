@@ -280,6 +280,8 @@ class Loop:
             self.launching.go()
         self.leaving.check()
         self.launching.check()
+        if now.is_local and now.is_leaving and now.outcome is not None and now.outcome.is_final:
+            self.server.close_door()  # who comes now is the next node, and starts an agent of its own
 
     def _end(self) -> int | None:
         """The exit code when everything is over, else None."""
@@ -300,7 +302,9 @@ class Loop:
         return self._local_end() if now.is_local else None
 
     def _local_end(self) -> int | None:
-        """Off AWS nobody ends the node: the agent does when it has been alone for a while."""
+        """Off AWS nobody ends the node: the agent does, when it has nothing to wait for or has been alone for a while."""
+        if self.situation.is_leaving or self.situation.training.finished_step >= 0:
+            return self.launching.ended.code if self.launching.ended is not None else 0
         if self._alone_since is None:
             self._alone_since = time.monotonic()
         patience_s = ALONE_S if self._had_peer else FIRST_PEER_S

@@ -72,11 +72,17 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        (self._runtime_dir / SOCKET).unlink(missing_ok=True)
+        self.close_door()
         for peer in list(self.peers):
             self.drop(peer)
-        self._listener.close()
         os.close(self._lock)
+
+    def close_door(self) -> None:
+        """Let nobody in any more; who is connected stays. The next agent of this folder waits for the lock."""
+        if self._listener.fileno() >= 0:
+            (self._runtime_dir / SOCKET).unlink(missing_ok=True)
+            self._selector.unregister(self._listener)
+            self._listener.close()
 
     def accept(self) -> Peer | None:
         """The peer that knocks, now registered with the selector."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,13 +28,42 @@ _LOOK_S: Final = 0.05
 _COMMAND: Final = (sys.executable, "-m", "spotproof.cli.main", "agent")
 
 
+class Child:
+    """A process that we have started and need not outlive: it ends by itself when its work is done."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        # Not a Popen: that one insists on being waited for. A session of its own: a Ctrl-C is for the training.
+        self.pid = os.posix_spawn(command[0], command, environ, setsid=True, setsigdef=[signal.SIGPIPE])
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code (negative: by that signal), None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, *, within_s: float) -> bool:
+        """Whether it has ended within that time."""
+        until = time.monotonic() + within_s
+        while self.poll() is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return self.poll() is not None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait(within_s=START_WITHIN_S)
+
+
 @dataclass(slots=True, kw_only=True)
 class Found:
     """A connection to an agent; `process` is the child where we have started it."""
 
     channel: Channel
     runtime_dir: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Child | None = None
 
 
 def find_agent(environ: Mapping[str, str]) -> Found:
@@ -97,7 +126,7 @@ def _found_or_started(runtime_dir: Path, environ: Mapping[str, str]) -> Found:
             if time.monotonic() >= until:
                 raise
         time.sleep(_LOOK_S)  # the folder's last agent is still finishing an upload: it lets go of its lock soon
-    process = subprocess.Popen(_COMMAND, env=environ, start_new_session=True)
+    process = Child(_COMMAND, environ)
     return Found(channel=_of_child(process, runtime_dir, until), runtime_dir=runtime_dir, process=process)
 
 
@@ -115,7 +144,7 @@ def _is_locked(runtime_dir: Path) -> bool:
     return False
 
 
-def _of_child(process: subprocess.Popen[bytes], runtime_dir: Path, until: float) -> Channel:
+def _of_child(process: Child, runtime_dir: Path, until: float) -> Channel:
     while True:
         try:
             return _connect(runtime_dir)
@@ -129,6 +158,5 @@ def _of_child(process: subprocess.Popen[bytes], runtime_dir: Path, until: float)
                 ) from None
             if time.monotonic() >= until:
                 process.kill()
-                process.wait()
                 raise
         time.sleep(_LOOK_S)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Final, Self
 
 from spotproof.checkpoint.arena import sealed_memory
 from spotproof.checkpoint.channel import Channel, Ended, Received, connect
-from spotproof.checkpoint.childagent import find_agent
+from spotproof.checkpoint.childagent import Child, find_agent
 from spotproof.contract import layout
 from spotproof.contract.layout import Layout
 from spotproof.contract.protocol import (
@@ -40,7 +39,8 @@ from spotproof.errors import ArenaRefused, NoAgent, NoLoadableCheckpoint, Protoc
 
 RECONNECT_EVERY_S: Final = 2.0
 END_WITHIN_S: Final = 10.0
-_OPEN_TRIES: Final = 3
+OPEN_WITHIN_S: Final = 30.0
+_LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Session:
     channel: Channel
     welcome: Welcome
     runtime_dir: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Child | None = None
     committed: tuple[int, int] = (-1, -1)
     failed: list[SaveFailed] = field(default_factory=list)
     notice: Notice | None = None
@@ -75,15 +75,19 @@ class Session:
 
         Raises NoAgent or BadSettings, see `find_agent`.
         """
-        for attempt in range(_OPEN_TRIES):
+        until = time.monotonic() + OPEN_WITHIN_S
+        while True:
             found = find_agent(environ)
             try:
                 welcome, early = _greet(found.channel)
             except Ended:
                 found.channel.close()
-                if found.process is not None or attempt == _OPEN_TRIES - 1:
-                    break
-                continue  # we knocked while it was on its way out
+                if found.process is not None or time.monotonic() >= until:
+                    raise NoAgent(
+                        "the agent ended before this node had joined its run", next_step="read its message above"
+                    ) from None
+                time.sleep(_LOOK_S)  # we knocked while it was on its way out
+                continue
             session = cls(
                 environ=environ,
                 channel=found.channel,
@@ -94,7 +98,6 @@ class Session:
             for frame in early:
                 session._hear(frame)
             return session
-        raise NoAgent("the agent ended before this node had joined its run", next_step="read its message above")
 
     def image(self) -> Image | None:
         """The checkpoint to start from, verified; None: there is none, training starts at step 0.
@@ -196,10 +199,7 @@ class Session:
         """End the connection. `is_over`: the agent that we started has nothing more to do and is waited for."""
         self.channel.close()
         if self.process is not None and is_over:
-            try:
-                self.process.wait(END_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                return  # it is still uploading; it ends by itself
+            self.process.wait(within_s=END_WITHIN_S)
 
     def _send(self, frame: Frame, fds: list[int] | None = None) -> None:
         try:

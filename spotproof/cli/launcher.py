@@ -31,6 +31,7 @@ from spotproof.errors import BadSettings, NoAgent
 
 POLL_S: Final = 0.1
 GRACE_S: Final = 25.0  # a container runtime kills 30 s after its SIGTERM, where it is told to wait that long
+AGENT_ENDS_S: Final = 30.0  # our own agent ends once nobody is connected; it is not killed while it uploads
 AFTER_FLUSH_S: Final = 10.0  # for a trainer to end by itself once its flush is done
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _NO_COMMAND: Final = "there is no command"
@@ -182,14 +183,6 @@ class Launcher:
             self._process.wait()
         if self._found is not None:
             self._found.channel.close()
-            process = self._found.process
-            if process is not None:
-                _wait_for(process)
-
-
-def _wait_for(process: subprocess.Popen[bytes]) -> None:
-    """The agent that we started ends by itself once nobody is connected; it is not killed while it uploads."""
-    try:
-        process.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        click.echo("spotproof: the agent is still busy and ends by itself", err=True)
+            agent = self._found.process
+            if agent is not None and not agent.wait(within_s=AGENT_ENDS_S):
+                click.echo("spotproof: the agent is still busy and ends by itself", err=True)
