@@ -16,7 +16,11 @@ ROW: Final = 52.0
 BAR: Final = 22.0
 LANE: Final = 40.0
 WORD_AFTER: Final = {Phase.FROZEN: 14}  # there the sign stands first
-ABOVE: Final = {MarkKind.NOTICE: 16, MarkKind.LOST: 17}  # these signs stand above the bar by so much
+ABOVE: Final = {
+    MarkKind.NOTICE: 16,
+    MarkKind.ADVICE: 16,
+    MarkKind.LOST: 17,
+}  # these signs stand above the bar by so much
 LETTER: Final = 6.6  # width of a letter in a bar, about: words that do not fit are left to the legend
 
 PHASES: Final[dict[Phase, str]] = {
@@ -31,14 +35,30 @@ PHASES: Final[dict[Phase, str]] = {
 }
 MARKS: Final[dict[MarkKind, str]] = {
     MarkKind.NOTICE: "notice: it will go",
+    MarkKind.ADVICE: "advice: it is at risk",
     MarkKind.KILLED: "gone",
     MarkKind.LOST: "found missing",
     MarkKind.FROZEN: "stops answering",
     MarkKind.WOKEN: "wakes up",
     MarkKind.SUPERSEDED: "finds itself replaced, stops",
     MarkKind.DAMAGED: "damaged checkpoint passed over",
-    MarkKind.ENDED: "ended by spotproof",
+    MarkKind.ENDED: "ended",
     MarkKind.DONE: "done",
+}
+
+
+# Kind -> where the shape begins beside and below the middle of the bar, its outline from there, its look.
+SHAPES: Final[dict[MarkKind, tuple[float, float, str, str]]] = {
+    MarkKind.NOTICE: (-7, -21, "h14 l-7 10 z", "warn"),
+    MarkKind.ADVICE: (-6, -20, "h12 l-6 9 z", "hollow warn"),
+    MarkKind.KILLED: (-6, -6, "l12 12 m0 -12 l-12 12", "stroke bad"),
+    MarkKind.LOST: (-7, -17, "a7 7 0 1 0 14 0 a7 7 0 1 0 -14 0", "halo bad"),
+    MarkKind.FROZEN: (-4, -7, "v14 m8 -14 v14", "stroke cold"),
+    MarkKind.WOKEN: (-4, -7, "l11 7 l-11 7 z", "cold"),
+    MarkKind.SUPERSEDED: (-6, -6, "h12 v12 h-12 z", "stroke calm"),
+    MarkKind.DAMAGED: (0, -9, "l8 9 l-8 9 l-8 -9 z", "bad"),
+    MarkKind.ENDED: (-5, 0, "a5 5 0 1 0 10 0 a5 5 0 1 0 -10 0", "stroke calm"),
+    MarkKind.DONE: (-7, 0, "l5 6 l9 -12", "stroke good"),
 }
 
 
@@ -123,33 +143,11 @@ def _mark(story: Story, mark: Mark, across: Scale, middle: float) -> Markup:
 
 def glyph(kind: MarkKind, x: float, y: float) -> Markup:
     """The sign of a kind of mark; each has a shape of its own, so that colour is never the only difference."""
-    top = y - BAR / 2
-    match kind:
-        case MarkKind.NOTICE:
-            return _path(f"M{x - 7:.1f} {top - 10:.1f} h14 l-7 10 z", "mark warn")
-        case MarkKind.KILLED:
-            return _path(f"M{x - 6:.1f} {y - 6:.1f} l12 12 m0 -12 l-12 12", "mark stroke bad")
-        case MarkKind.LOST:
-            return join(
-                tag("circle", cx=x, cy=top - 6, r=7, class_="mark halo bad"),
-                tag("text", text("?"), x=x, y=top - 2, class_="sign middle"),
-            )
-        case MarkKind.FROZEN:
-            return _path(f"M{x - 4:.1f} {y - 7:.1f} v14 M{x + 4:.1f} {y - 7:.1f} v14", "mark stroke cold")
-        case MarkKind.WOKEN:
-            return _path(f"M{x - 4:.1f} {y - 7:.1f} l11 7 l-11 7 z", "mark cold")
-        case MarkKind.SUPERSEDED:
-            return _path(f"M{x - 6:.1f} {y - 6:.1f} h12 v12 h-12 z", "mark stroke calm")
-        case MarkKind.DAMAGED:
-            return _path(f"M{x:.1f} {y - 9:.1f} l8 9 l-8 9 l-8 -9 z", "mark bad")
-        case MarkKind.ENDED:
-            return tag("circle", cx=x, cy=y, r=5, class_="mark stroke calm")
-        case MarkKind.DONE:
-            return _path(f"M{x - 7:.1f} {y:.1f} l5 6 l9 -12", "mark stroke good")
-
-
-def _path(d: str, class_: str) -> Markup:
-    return tag("path", d=d, class_=class_)
+    right, down, path, class_ = SHAPES[kind]
+    drawn = tag("path", d=f"M{x + right:.1f} {y + down:.1f} {path}", class_=f"mark {class_}")
+    if kind is not MarkKind.LOST:
+        return drawn
+    return join(drawn, tag("text", text("?"), x=x, y=y + down + 4, class_="sign middle"))
 
 
 def _commits(story: Story, across: Scale, y: float) -> Markup:

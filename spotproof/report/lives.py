@@ -91,10 +91,10 @@ def _begun_by(mark: Mark) -> Phase | None:
 
 
 def _turn(entry: History) -> _Turn:
-    kind = _MARKS.get(entry.what)
+    advice = entry.what == _K.NOTICE and entry.cause in _ADVICE
+    kind = MarkKind.ADVICE if advice else _MARKS.get(entry.what)
     says = entry.detail or ("" if entry.cause is None else entry.cause.value)
     mark = None if kind is None else Mark(kind=kind, at=entry.at_ms / 1000, says=says)
-    advice = entry.what == _K.NOTICE and entry.cause in _ADVICE
     return _Turn(at=entry.at_ms / 1000, begins=None if advice else _BEGINS.get(entry.what), mark=mark)
 
 
@@ -115,7 +115,8 @@ def _lived(turns: Sequence[_Turn], *, end_at: float) -> tuple[tuple[Span, ...], 
         phase, since = (None, turn.at) if ended else (turn.begins, turn.at)
     if phase is not None and end_at > since:
         spans.append(Span(phase=phase, begin_at=since, end_at=end_at))
-    return tuple(spans), tuple(marks)
+    killed = any(mark.kind is MarkKind.KILLED for mark in marks)
+    return tuple(spans), tuple(mark for mark in marks if not (killed and mark.kind is MarkKind.ENDED))
 
 
 def _is_told(mark: Mark, marks: Sequence[Mark]) -> bool:

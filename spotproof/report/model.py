@@ -23,13 +23,14 @@ class MarkKind(StrEnum):
     """Moments that the timeline marks."""
 
     NOTICE = "notice"
+    ADVICE = "advice"  # at risk: worth a checkpoint, ends nothing
     KILLED = "killed"  # ended by EC2, or by whoever plays it
     LOST = "lost"  # found missing without a notice
     FROZEN = "frozen"
     WOKEN = "woken"
     SUPERSEDED = "superseded"  # came back and found a newer generation
     DAMAGED = "damaged"  # a checkpoint was found damaged and passed over
-    ENDED = "ended"  # ended by us
+    ENDED = "ended"  # ended by us, or found ended
     DONE = "done"
 
 

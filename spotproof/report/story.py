@@ -15,7 +15,7 @@ from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, CheckpointItem, History, Member
 from spotproof.contract.states import Cause
 from spotproof.report.lives import lives, nodes_of
-from spotproof.report.model import Commit, Mark, Point, Recovery, Segment, Stage, StageSpan, Story
+from spotproof.report.model import Commit, Mark, MarkKind, Point, Recovery, Segment, Stage, StageSpan, Story
 
 _K: Final = HistoryKind
 _WHOLE_SECOND: Final = 1.0  # some entries have the second only: an end that seems this much too early is no end before
@@ -37,7 +37,7 @@ def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, 
     """The story of `run`. Verdicts and money are the caller's to add (`dataclasses.replace`)."""
     recorded = [entry for entry in history if entry.run == run]
     told = [*_flushes(recorded, sources.checkpoints), *_first_steps(recorded, sources.segments)]
-    entries = sorted(told, key=lambda entry: entry.at_ms)
+    entries = sorted(_seen_notices(told, sources.marks), key=lambda entry: entry.at_ms)
     moments = [entry.at_ms / 1000 for entry in entries] + [mark.at for _, mark in sources.marks]
     moments += [point.at for segment in sources.segments for point in segment.points if point.at is not None]
     begin_at, end_at = (min(moments), max(moments)) if moments else (0.0, 0.0)
@@ -87,6 +87,18 @@ def _flushes(recorded: Sequence[History], checkpoints: Sequence[CheckpointItem])
         at_ms = durable.get(entry.step or -1, entry.at_ms) if entry.what == _K.FLUSHED else entry.at_ms
         told.append(dataclasses.replace(entry, at_ms=min(at_ms, entry.at_ms)))
     return told
+
+
+def _seen_notices(entries: Sequence[History], marks: Sequence[tuple[str, Mark]]) -> list[History]:
+    """The entries; a notice that an onlooker saw being given has the onlooker's time. A rehearsal's notice is shorter
+    than two minutes, and its event is dated back so that its deadline is right."""
+    seen = {name: int(mark.at * 1000) for name, mark in marks if mark.kind is MarkKind.NOTICE}
+    return [
+        dataclasses.replace(entry, at_ms=seen[entry.instance])
+        if entry.what == _K.NOTICE and entry.cause is not Cause.REBALANCE and entry.instance in seen
+        else entry
+        for entry in entries
+    ]
 
 
 def _commits(entries: Sequence[History], checkpoints: Sequence[CheckpointItem]) -> tuple[Commit, ...]:

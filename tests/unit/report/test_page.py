@@ -11,7 +11,7 @@ from importlib import resources
 import pytest
 
 from spotproof.report import html, text
-from spotproof.report.gantt import MARKS, PHASES
+from spotproof.report.gantt import MARKS, PHASES, SHAPES
 from spotproof.report.markup import Markup, tag
 from spotproof.report.model import MarkKind, Money, Phase, Point, Segment, Stage, Story, Verdict
 from spotproof.report.recoveries import STAGES
@@ -143,7 +143,7 @@ def test_every_drawing_is_told_in_words() -> None:
 def test_every_phase_mark_and_stage_has_words_and_a_look() -> None:
     style = resources.files("spotproof.report").joinpath("style.css").read_text()
     assert set(PHASES) == set(Phase)
-    assert set(MARKS) == set(MarkKind)
+    assert set(MARKS) == set(SHAPES) == set(MarkKind)
     assert set(STAGES) == set(Stage)
     assert not [phase for phase in Phase if f".{phase.value} {{" not in style]
     assert not [stage for stage in Stage if f".stage.{stage.value.replace(' ', '-')} {{" not in style]

@@ -56,7 +56,7 @@ def test_a_rebalance_recommendation_interrupts_nothing() -> None:
     advice = entry(20, K.NOTICE, instance=ONE, incarnation=1, cause=Cause.REBALANCE)
     story = told(*boot(1, ONE, 1, parked=5, sealed=6, step=0), advice, entry(30, K.STATUS))
     assert phases(story, ONE)[-1] == (Phase.TRAINING, 7.4, 30.0)
-    assert [mark.kind for mark in story.nodes[0].marks] == [MarkKind.NOTICE]
+    assert [mark.kind for mark in story.nodes[0].marks] == [MarkKind.ADVICE]
 
 
 def test_a_notice_to_a_node_that_does_not_train_yet_flushes_nothing() -> None:
@@ -214,6 +214,21 @@ def test_a_second_that_was_cut_off_is_no_negative_stage() -> None:
     story = told(*entries, entry(28, K.PROMOTED, instance=TWO, incarnation=2))
     spans = {span.stage: span.seconds for span in story.recoveries[0].stages}
     assert spans[Stage.BOOT] == 0
+
+
+def test_a_notice_has_the_time_at_which_an_onlooker_saw_it_given() -> None:
+    # A rehearsal gives 20 seconds: its event is dated back by the rest of the two minutes.
+    dated_back = [
+        dataclasses.replace(one, at_ms=one.at_ms - 100_000) if one.what == K.NOTICE else one for one in coarse()
+    ]
+    story = told(*dated_back, sources=Sources(marks=[(ONE, Mark(kind=MarkKind.NOTICE, at=BEGIN + 25.9))]))
+    assert story.recoveries[0].begin_at == BEGIN + 25.9
+    assert story.begin_at == BEGIN + 0.3
+
+
+def test_a_node_that_was_seen_to_be_killed_is_not_marked_as_ended_too() -> None:
+    story = told(*coarse(), sources=Sources(marks=[(ONE, Mark(kind=MarkKind.KILLED, at=BEGIN + 52.3))]))
+    assert [one.kind for one in story.nodes[0].marks] == [MarkKind.NOTICE, MarkKind.KILLED]
 
 
 def test_one_notice_is_marked_once_however_many_tell_it() -> None:
