@@ -75,7 +75,7 @@ def _tiles(story: Story) -> Markup:
     standstill = [one.standstill_s for one in story.recoveries if one.standstill_s is not None]
     total_s = story.end_at - story.begin_at
     tiles = [
-        _tile("nodes lost and replaced", str(len(story.recoveries)), ""),
+        _tile("nodes lost", str(len(story.recoveries)), f"{len(over)} replaced"),
         _tile("steps done again", str(sum(known)) if len(known) == len(over) else "unknown", ""),
         _tile("nobody trained for", length(sum(standstill)), f"of {length(total_s)}"),
         _tile("checkpoints made durable", str(len(story.commits)), ""),

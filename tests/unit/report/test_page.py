@@ -170,6 +170,7 @@ def test_a_page_says_what_was_measured() -> None:
     assert "all 5 promises kept" in said
     assert "All 480 steps are bit-equal to it, also those 35 that were done again" in said
     assert "11 steps were done again" in said
+    assert re.search(r"nodes lost 3\s+3 replaced", said)
     assert "two pools had no capacity, the third gave a node" in said
 
 
@@ -185,6 +186,14 @@ def test_a_difference_from_the_uninterrupted_run_is_said() -> None:
     said = words_of(dataclasses.replace(wrong, reference=wrong.reference[1:]))
     assert "bit-equal to it" not in said
     assert "too many" in said
+
+
+def test_a_node_that_nobody_replaced_is_not_counted_as_replaced() -> None:
+    last = dataclasses.replace(story().recoveries[2], end_at=None, resumed_step=None)
+    said = words_of(dataclasses.replace(story(), recoveries=(*story().recoveries[:2], last)))
+    assert re.search(r"nodes lost 3\s+2 replaced", said)
+    assert "its replacement did not reach a step" in said
+    assert re.search(r"steps done again 11\b", said)
 
 
 def test_a_page_without_a_reference_does_not_claim_equality() -> None:
