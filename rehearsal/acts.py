@@ -21,9 +21,14 @@ WAKE_LIMIT_S: Final = 30.0
 AFTER_NEXT_STEPS: Final = 3
 
 
-def open_pools(stage: Stage, *pools: tuple[str, str]) -> None:
-    """Only these pools have room, for one instance each; all others are out of capacity."""
-    stage.region.market.set({pool: 1 if pool in pools else INSUFFICIENT for pool in POOLS})
+Pool = tuple[str, str]
+CHEAP, FAIR, DEAR = 0.1, 0.2, 0.9
+
+
+def open_pools(stage: Stage, *room: Pool, refusing: tuple[Pool, ...] = ()) -> None:
+    """`room` has one instance each; `refusing` is cheaper, so it is asked first and refuses; the rest is dear."""
+    stage.region.market.set({pool: 1 if pool in room else INSUFFICIENT for pool in POOLS})
+    stage.region.market.price({pool: CHEAP if pool in refusing else FAIR if pool in room else DEAR for pool in POOLS})
 
 
 def begin(stage: Stage) -> None:
@@ -38,8 +43,11 @@ def begin(stage: Stage) -> None:
 def notice(stage: Stage) -> None:
     """EC2 takes the node back with notice while two other pools are out of capacity."""
     instance, pieces = stage.holder(), stage.pieces()
-    open_pools(stage, ("g6.xlarge", "us-east-1b"))
-    stage.say(f"(a) step {stage.step()}: {instance} gets {stage.plan.notice_s:.0f} s notice; one pool has capacity")
+    refusing = (("g5.xlarge", "us-east-1b"), ("g6.xlarge", "us-east-1a"))
+    open_pools(stage, ("g6.xlarge", "us-east-1b"), refusing=refusing)
+    stage.say(
+        f"(a) step {stage.step()}: {instance} gets {stage.plan.notice_s:.0f} s notice; two pools are out of capacity"
+    )
     stage.departs("interruption", DepartureKind.NOTICE, instance, good_step=0)
     stage.region.hosts.interrupt(instance, notice_s=stage.plan.notice_s)
     stage.wait_for_replacement(pieces)
@@ -59,7 +67,7 @@ def silent(stage: Stage) -> None:
 
 def frozen(stage: Stage) -> None:
     """The node freezes and its newest checkpoint is damaged in S3; once it is replaced, it wakes."""
-    open_pools(stage, ("g6.xlarge", "us-east-1a"))
+    open_pools(stage, ("g6.xlarge", "us-east-1c"))
     good = stage.wait_for_commit_beyond(stage.step())
     bad = stage.wait_for_commit_beyond(good)
     instance, pieces, generation = stage.holder(), stage.pieces(), stage.generation()
@@ -94,7 +102,7 @@ def damage_newest(stage: Stage) -> None:
 
 def storm(stage: Stage) -> None:
     """An interruption whose events come twice and out of order, several times over."""
-    open_pools(stage, ("g5.xlarge", "us-east-1b"), ("g6.xlarge", "us-east-1c"))
+    open_pools(stage, ("g6e.xlarge", "us-east-1a"), ("g6e.xlarge", "us-east-1b"))
     stage.wait_for_step(stage.step() + AFTER_NEXT_STEPS)
     instance, pieces = stage.holder(), stage.pieces()
     stage.region.bus.delivery = Delivery(duplicates=0.7, jitter_s=1.5)

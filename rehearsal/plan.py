@@ -12,8 +12,9 @@ RUN: Final = "rehearsal"
 IMAGE: Final = f"rehearsal.invalid/trainer@sha256:{'0' * 64}"
 SEED: Final = 1
 
-# The pools of the story: the first node comes from HOME; later acts open others, one at a time.
-TYPES: Final = ("g5.xlarge", "g6.xlarge")
+# The pools of the story: the first node comes from HOME; later acts open others, one at a time. A pool that has once
+# refused cools down for ten minutes, so no later act may need it.
+TYPES: Final = ("g5.xlarge", "g6.xlarge", "g6e.xlarge")
 HOME: Final = ("g5.xlarge", "us-east-1a")
 POOLS: Final = tuple((kind, f"us-east-1{zone}") for kind in TYPES for zone in "abc")
 

@@ -18,9 +18,6 @@ from rehearsal.plane.instances import Instances
 from rehearsal.processes import Processes
 from rehearsal.timeline import Timeline
 
-# An EC2 Spot warning comes this long before the instance is taken, and carries no deadline of its own.
-SPOT_NOTICE_S = 120
-
 
 @dataclass(kw_only=True)
 class Milestone:
@@ -141,9 +138,8 @@ class Hosts:
     ) -> float:
         """EC2 takes a Spot instance back in `notice_s` seconds; returns the deadline (epoch seconds).
 
-        `imds` and `event` say which of the two notices come at all. The event has no deadline: readers add 120 s to
-        its time. So that both notices mean the same moment, the event's time is the deadline minus 120 s: to the
-        product this is an event that was under way for the rest of the two minutes.
+        `imds` and `event` say which of the two notices come at all. The event has no deadline, so its readers reckon
+        with 120 s from now; IMDS knows the true one.
         """
         deadline = utc_now() + datetime.timedelta(seconds=notice_s)
         if imds:
@@ -154,7 +150,6 @@ class Hosts:
                 {
                     "source": "aws.ec2",
                     "detail-type": "EC2 Spot Instance Interruption Warning",
-                    "time": wire_time(deadline - datetime.timedelta(seconds=SPOT_NOTICE_S)),
                     "resources": [self._zone_arn(instance_id)],
                     "detail": {"instance-id": instance_id, "instance-action": action},
                 }
