@@ -85,8 +85,8 @@ N ?= 30
 kill: setup ## kill -9 at N seeded write boundaries of the data path: make kill N=300
 	$(BIN)/python -m tests.simulation.kill --count $(N)
 
-simulate: setup ## the control plane under seeded duplication, reordering and crashes
-	$(QUIET) $(BIN)/python -m pytest tests/simulation $(ARGS)
+simulate: setup ## the control plane in N seeded histories of bad weather: make simulate N=20000
+	$(QUIET) $(BIN)/python -m tests.simulation --n $(N) $(ARGS)
 
 show-skeleton: setup ## run what the skeleton promises, one line per promise
 	$(QUIET) $(BIN)/python -m tests.show_skeleton $(ARGS)

@@ -95,14 +95,24 @@ class Control:
                 self._ignore(message)
             else:
                 messages[key] = message
-        for work in self._sorted(messages):
-            try:
-                self._work(work, until=until)
-            except Exception as error:  # noqa: BLE001 - the process boundary: this run's records come again
-                self._log.error("failed", exc_info=True, extra={"run": work.run, "why": repr(error)})
-                failures.update(dict.fromkeys(work.keys, error))
+        try:
+            works = self._sorted(messages)
+        except SpotproofError as error:
+            self._log.error("failed", extra={"why": repr(error)})
+            failures.update(dict.fromkeys(messages, error))
+            works = ()
+        for work in works:
+            failures.update(self._attempted(work, until=until))
         self._meter.flush()
         return failures
+
+    def _attempted(self, work: Work, *, until: float) -> dict[str, Exception]:
+        try:
+            self._work(work, until=until)
+        except Exception as error:  # noqa: BLE001 - the process boundary: this run's records come again
+            self._log.error("failed", exc_info=True, extra={"run": work.run, "why": repr(error)})
+            return dict.fromkeys(work.keys, error)
+        return {}
 
     def sweep(self) -> int:
         """Enqueue every run that is due and return how many were."""

@@ -49,6 +49,7 @@ class FakeEc2:
     terminated: list[str] = field(default_factory=list)
     honours_tokens: bool = True
     extra: int = 0  # how many instances more than asked the next fleet launches
+    extras: int = 0  # how many that were so far
     names: list[str] = field(default_factory=list)  # ids of the next instances, where a test wants its own
     _launched: int = 0
     _answers: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
@@ -119,7 +120,6 @@ class FakeEc2:
     def _launch(self, request: dict[str, Any]) -> dict[str, Any]:
         target = request["TargetCapacitySpecification"]
         wanted = target["TotalTargetCapacity"] + self.extra
-        self.extra = 0
         lifecycle = target["DefaultTargetCapacityType"]
         tags = next(one["Tags"] for one in request["TagSpecifications"] if one["ResourceType"] == "instance")
         launched: list[dict[str, Any]] = []
@@ -143,6 +143,8 @@ class FakeEc2:
             ]
             if code:
                 errors.append({"ErrorCode": code, "Lifecycle": lifecycle, "LaunchTemplateAndOverrides": said})
+        self.extras += max(0, len(launched) - target["TotalTargetCapacity"])
+        self.extra = 0
         return {"FleetId": f"fleet-{len(self._answers)}", "Instances": launched, "Errors": errors}
 
     def _refusal(self, pool: str) -> str:

@@ -1,0 +1,48 @@
+"""The control plane in seeded weather, small form; `make simulate N=20000` is the large one."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.__main__ import caught, shortest
+from tests.simulation.history import History, Weather
+from tests.simulation.mutations import CATCHING, MUTATIONS
+
+HISTORIES = 24
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_history_leaves_a_slot_open_a_node_forgotten_or_two_where_one_belongs() -> None:
+    first = random.SystemRandom().randrange(10**9)
+    print(f"histories {first} to {first + HISTORIES - 1}")
+    for seed in range(first, first + HISTORIES):
+        if History(Weather.of(seed)).play().violations:
+            history = shortest(Weather.of(seed))
+            pytest.fail(f"seed {seed}, shortest found: {history.weather}\n" + "\n".join(history.violations))
+
+
+def test_a_history_is_a_function_of_its_seed() -> None:
+    weather = Weather.of(9)
+    one, two = History(weather).play(), History(weather).play()
+    assert one.faults == two.faults
+    assert one.world.slots("sim") == two.world.slots("sim")
+    assert one.world.ec2.calls == two.world.ec2.calls
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_fault_in_the_protocol_is_caught(name: str) -> None:
+    assert caught(name, first=0) is not None
+
+
+def test_every_mutation_says_in_which_weather_it_can_be_seen() -> None:
+    assert set(MUTATIONS) == set(CATCHING)
