@@ -265,24 +265,35 @@ def _booted(run: str, at: int, member: Any) -> Tell:
     )
 
 
+class _Lazy:
+    """A client that is made at its first call: a handler pays only for the services that it uses."""
+
+    def __init__(self, clients: Clients, service: str) -> None:
+        self._clients = clients
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clients.get(self._service), name)
+
+
 @cache
 def control() -> Control:
     """The control plane that the environment describes. Raises BadSettings, naming every variable that is wrong."""
     settings = ControlSettings.from_env(os.environ)
     clients = Clients(region=settings.region)
     stores = stores_of(
-        DynamoTable(clients.dynamodb, settings.table),
-        S3Objects(clients.s3, settings.bucket, checksum=Checksum.CRC32),
+        DynamoTable(_Lazy(clients, "dynamodb"), settings.table),
+        S3Objects(_Lazy(clients, "s3"), settings.bucket, checksum=Checksum.CRC32),
     )
-    machines = Machines(clients.ec2)
+    machines = Machines(_Lazy(clients, "ec2"))
     effects = Effects(
         stores=stores,
-        fleet=Fleet(clients.ec2),
+        fleet=Fleet(_Lazy(clients, "ec2")),
         machines=machines,
         commands=Commands(
-            clients.ssm, stack=settings.stack, document=settings.document, version=settings.document_version
+            _Lazy(clients, "ssm"), stack=settings.stack, document=settings.document, version=settings.document_version
         ),
-        notices=Notices(clients.sns, settings.topic),
+        notices=Notices(_Lazy(clients, "sns"), settings.topic),
         meter=Meter(settings.stack),
     )
     return Control(
@@ -290,7 +301,7 @@ def control() -> Control:
             settings=settings,
             reader=Reader(stores=stores, machines=machines, stack=settings.stack, region=settings.region),
             effects=effects,
-            queue=RepairQueue(clients.sqs, settings.repair_queue),
+            queue=RepairQueue(_Lazy(clients, "sqs"), settings.repair_queue),
             log=logger,
             clock=time.time,
             owner=lambda: uuid.uuid4().hex,

@@ -134,24 +134,26 @@ def _finished(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action,
 
 
 def _failures(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ...]:
-    """A trainer failed by itself. A burst counts once; the third without progress ends the run (MN-05)."""
-    failed = [slot for slot in slots.values() if _has_failed(facts, slot) and slot.successor_instance is None]
+    """Nodes that gave up by themselves. A burst counts once.
+
+    A member says `failed` when its agent has counted the trainer's failures without progress: that ends the run
+    (MN-05). A node that failed before it joined is a fault of the node: it is replaced, and the third ends the run too.
+    """
+    failed = {slot.slot: node for slot in slots.values() if (node := _failed_node(facts, slot)) is not None}
     if not failed:
         return ()
-    node = _holder_node(facts, failed[0])
-    code = None if node is None else node.exit_code
+    number, node = next(iter(failed.items()))
     budget = limits.TRAINER_FAILURES if facts.spec is None else facts.spec.budgets.trainer_failures
     fresh = facts.pointer is not None and facts.pointer.step > head.committed_step
     failures = (0 if fresh else head.trainer_failures) + 1
-    if failures >= budget or code == ExitCode.BAD_CONFIGURATION:
-        return _failed(facts, head, failed[0], code=code, failures=failures)
-    count: tuple[Action, ...] = (CountRun(run=facts.run, trainer_failures=1),)
-    claims = [_replaced(facts, slot, Cause.TRAINER_ERROR, count if slot is failed[0] else ()) for slot in failed]
-    return tuple(claims)
+    if node.generation > 0 or node.exit_code == ExitCode.BAD_CONFIGURATION or failures >= budget:
+        return _failed(facts, head, slots[number], code=node.exit_code)
+    count = (CountRun(run=facts.run, trainer_failures=1),)
+    return tuple(_replaced(facts, slots[one], Cause.NODE_FAULT, count if one == number else ()) for one in failed)
 
 
-def _failed(facts: Facts, head: Head, slot: Slot, *, code: int | None, failures: int) -> tuple[Action, ...]:
-    reason = f"the trainer of slot {slot.slot} ended with {code}, {failures} times without progress: read its log"
+def _failed(facts: Facts, head: Head, slot: Slot, *, code: int | None) -> tuple[Action, ...]:
+    reason = f"slot {slot.slot} gave up with exit code {code}: read the log of its trainer and agent"
     move = MoveRun(seen=head, to=RunStatus.FAILED, cause=Cause.TRAINER_ERROR, reason=reason)
     told = (
         Tell(run=facts.run, what=HistoryKind.STATUS, cause=Cause.TRAINER_ERROR, detail=f"failed: {reason}"),
@@ -245,6 +247,10 @@ def _holder_node(facts: Facts, slot: Slot) -> Node | None:
     return facts.node_of(slot.slot, slot.holder_incarnation, slot.holder_instance)
 
 
-def _has_failed(facts: Facts, slot: Slot) -> bool:
-    node = _holder_node(facts, slot)
-    return node is not None and node.phase is NodePhase.FAILED
+def _failed_node(facts: Facts, slot: Slot) -> Node | None:
+    """The beat of the slot's newest node, if its last word is `failed`."""
+    instance = occupant(slot.successor_instance) or occupant(slot.holder_instance)
+    if instance is None or slot.successor_instance == NO_INSTANCE:
+        return None
+    node = node_in(facts, slot, instance)
+    return node if node is not None and node.phase is NodePhase.FAILED else None

@@ -61,17 +61,24 @@ def test_mn_05_preemptions_while_recovering_eat_no_failure_budget() -> None:
     assert world.ec2.count("create_fleet") == 4
 
 
-def test_mn_05_a_trainer_that_fails_three_times_ends_the_run_and_its_nodes() -> None:
+def test_mn_05_a_member_whose_trainer_failed_three_times_ends_the_run_and_its_nodes() -> None:
     world = World()
-    world.started()
+    [holder] = world.started()
+    world.beat("mini", holder, NodePhase.FAILED, generation=1, exit_code=1)  # its agent has counted the three
+    world.tick()
+    assert (world.head().status, world.head().cause) == ("failed", "trainer-error")
+    world.tick()
+    assert (world.ec2.alive(), world.ec2.count("create_fleet")) == ([], 1)
+
+
+def test_mn_05_nodes_that_fail_before_they_join_are_replaced_and_the_third_ends_the_run() -> None:
+    world = World()
+    world.submit()
+    world.tick()
     for _ in range(3):
-        holder = str(world.slot().holder_instance)
-        world.beat("mini", holder, NodePhase.FAILED, exit_code=1)
-        world.tick()
         world.boot()
-        if world.slot().successor_instance:
-            world.join()
-            world.tick()
-    assert world.head().status == "failed"
+        world.beat("mini", str(world.slot().successor_instance), NodePhase.FAILED, exit_code=1)
+        world.tick()
+    assert (world.head().status, world.ec2.count("create_fleet")) == ("failed", 3)
     world.tick()
     assert world.ec2.alive() == []

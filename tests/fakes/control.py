@@ -145,7 +145,7 @@ class World:
         market: MarketPolicy = MarketPolicy.SPOT,
         **fields: Any,
     ) -> RunSpec:
-        """What `spotproof submit` writes: spec, head, slots with an open claim each, the sweep's entry due now."""
+        """What `spotproof submit` writes: spec, empty slots, head, the sweep's entry due now."""
         spec = RunSpec(
             run=run,
             image=IMAGE,
@@ -163,8 +163,6 @@ class World:
         self.stores.specs.create(spec)
         self.stores.heads.create(Head(run=run, status=RunStatus.ACTIVE, slots=slots, status_at=now))
         self.stores.slots.create(run, slots)
-        for slot in self.stores.slots.list(run):
-            self.stores.slots.claim(slot, NO_INSTANCE, cause=Cause.SUBMIT, now=now)
         self.stores.live.hasten(run, due_at=now)
         return spec
 

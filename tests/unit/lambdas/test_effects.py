@@ -28,7 +28,8 @@ ORDER = FlushOrder(order="abc", kind=NoticeKind.INTERRUPTION, deadline_at=1_777_
 
 
 def client(service: str) -> Any:
-    return boto3.session.Session(region_name="us-east-1").client(service)
+    session: Any = boto3.session.Session(region_name="us-east-1")
+    return session.client(service)
 
 
 @pytest.fixture(scope="module")

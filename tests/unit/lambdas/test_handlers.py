@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,10 +48,10 @@ def batch(*bodies: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(wiring, "control", lambda: world.control)
-    yield world
+    return world
 
 
 @pytest.mark.parametrize("row", FUNCTIONS, ids=lambda row: row.function.value)
