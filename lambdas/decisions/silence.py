@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lambdas.decisions.actions import Action, Measure, Tell
 from lambdas.decisions.facts import Facts, Silence, occupant
 from spotproof.contract import limits
@@ -10,9 +12,17 @@ from spotproof.contract.items import Node, Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import Cause
 
+OVERDUE_S: Final = limits.SWEEP_PERIOD_S + 15  # a look comes within a minute of its time, and the queue takes seconds
+
 
 def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
-    """The instances that have beaten once and not for `silence_s`; final phases are no silence."""
+    """The instances that have beaten once and not for `silence_s`; final phases are no silence.
+
+    Nobody, if this look itself is overdue: then the table or the queue was out, for the nodes too, and they get until
+    the next look to beat again.
+    """
+    if facts.live is not None and facts.now - facts.live.due_at > OVERDUE_S:
+        return frozenset()
     patience_s = limits.SILENCE_S if facts.spec is None else facts.spec.liveness.silence_s
     return frozenset(
         node.instance

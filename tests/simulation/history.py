@@ -11,7 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spotproof.contract.items import NO_INSTANCE
@@ -60,7 +60,7 @@ class Weather:
         chance = random.Random(seed)
         clean = chance.random() < 0.25
         rough = 0.0 if clean else 1.0
-        return Weather(
+        weather = Weather(
             seed=seed,
             slots=chance.choice([2, 3, 6] if clean else [1, 1, 2, 3, 6]),
             clean=clean,
@@ -80,6 +80,9 @@ class Weather:
             burst=chance.random() < 0.4,
             stop=chance.random() < 0.1,
         )
+        # With other losses beside it fewer than five slots may be silent, and then they are replaced, as promised.
+        mass = weather.beats_out_s > 0 and weather.slots >= 5
+        return replace(weather, losses=0, burst=False, never_joins=0.0) if mass else weather
 
 
 @dataclass(slots=True)
@@ -418,6 +421,4 @@ class History:
 
 
 def _warm(pool: Any) -> Any:
-    from dataclasses import replace
-
     return replace(pool, until=0, cooldown_s=0, verdict="")
