@@ -156,6 +156,7 @@ class Uploads:
 
     def close(self) -> None:
         """Let the uploader finish within the time given, then kill it; let go of all memory."""
+        self._sock.close()
         self._end(within_s=self._end_within_s)
         for memory in self._memory.values():
             memory.close()
@@ -178,12 +179,14 @@ class Uploads:
         """After a death: the same memory, the same jobs. An arena that it died over after its report is FREE."""
         self._deaths += 1
         self._end(within_s=_DYING_S)
+        ended = self._sock
         if self._deaths > _DEATHS_MAX:
             raise CheckpointError(
                 f"the uploader has died {self._deaths} times in a row, last with {self._process.returncode}",
                 next_step="see its output above; training goes on, but nothing is committed",
             )
         self._process, self._sock = self._start()
+        ended.close()  # only now, so that `fileno` changes: a selector drops a closed number without a word
         for rank, memory in self._memory.items():
             asked = {job.arena for job in self._pending if job.rank == rank}
             for index, arena in enumerate(memory.arenas):
@@ -207,7 +210,6 @@ class Uploads:
         return True
 
     def _end(self, *, within_s: float) -> None:
-        self._sock.close()
         try:
             self._process.wait(within_s)
         except subprocess.TimeoutExpired:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,9 +39,11 @@ class Net(nn.Module):
 
 
 class Training:
-    """Deterministic from its seed, through the generator of torch."""
+    """Deterministic from its seed; every generator is seeded (Python reseeds its own in a forked child)."""
 
     def __init__(self, seed: int = 7) -> None:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 -- the generator that scripts use
         torch.manual_seed(seed)
         self.model = Net()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
