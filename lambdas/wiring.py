@@ -45,7 +45,8 @@ from spotproof.store.s3 import Checksum, S3Objects
 
 logger = Logger(service="spotproof")
 
-RUN_TRIES: Final = 4  # decisions that met somebody else's write are made anew
+RUN_TRIES: Final = 12  # decisions that met somebody else's write are made anew; ten handlers may share a run's HEAD
+PASSES: Final = 4  # of repair over a run whose status it moved
 LOOKS: Final = 4  # times that a launcher looks again after letting go
 STEPS: Final = 24  # of one launcher: a launch takes three, every pool set one launch
 RESERVE_S: Final = 15  # a new step begins only with this much of the handler's time left
@@ -178,7 +179,7 @@ class Control:
         return losses.may_be_open(facts, actions)
 
     def _repair(self, run: str, *, until: float) -> None:
-        for _ in range(RUN_TRIES):
+        for _ in range(PASSES):
             facts, actions = self._decided(run, self._reader.of_repair, repairing.decide)
             if not any(isinstance(action, Guarded) and isinstance(action.first, MoveRun) for action in actions):
                 break

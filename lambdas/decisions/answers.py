@@ -55,13 +55,13 @@ def settle(facts: Facts, launch: Launch) -> tuple[Action, ...]:
         _member(facts, launch, slot, instance) for slot, instance in pairs if slot.successor_instance == instance
     ]
     if open_pairs:
-        return (*entered, *(_bound(facts, launch, slot, instance) for slot, instance in open_pairs))
+        return (_told(launch), *entered, *(_bound(facts, launch, slot, instance) for slot, instance in open_pairs))
     return (
         *entered,
         *_surplus(launch, placed | dead),
         *_learned(facts, launch),
         *_attempted(facts, launch),
-        _told(launch),
+        *(() if launch.instances else (_told(launch),)),
         CloseLaunch(run=launch.run, launch=launch.launch),
     )
 

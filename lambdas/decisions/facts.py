@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spotproof.contract.items import (
     NO_INSTANCE,
@@ -78,25 +78,28 @@ class Facts:
     checkpoints: tuple[CheckpointItem, ...] = ()
     live: Live | None = None
     silence: Silence = Silence()
+    # Runs have a thousand slots, and decisions look things up slot by slot.
+    _slots: dict[int, Slot] = field(init=False, repr=False, compare=False)
+    _nodes: dict[tuple[int, int, str], Node] = field(init=False, repr=False, compare=False)
+    _machines: dict[str, Machine] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_slots", {slot.slot: slot for slot in self.slots})
+        nodes = {(node.slot, node.incarnation, node.instance): node for node in self.nodes}
+        object.__setattr__(self, "_nodes", nodes)
+        object.__setattr__(self, "_machines", {machine.instance: machine for machine in self.machines})
 
     def slot(self, number: int) -> Slot | None:
         """The slot, if it was read."""
-        return next((slot for slot in self.slots if slot.slot == number), None)
+        return self._slots.get(number)
 
     def machine(self, instance: str) -> Machine | None:
         """What EC2 says of the instance, if it knows it."""
-        return next((machine for machine in self.machines if machine.instance == instance), None)
+        return self._machines.get(instance)
 
     def node_of(self, slot: int, incarnation: int | None, instance: str | None) -> Node | None:
         """The newest beat of the instance in this incarnation of the slot."""
-        return next(
-            (
-                node
-                for node in self.nodes
-                if (node.slot, node.incarnation, node.instance) == (slot, incarnation, instance)
-            ),
-            None,
-        )
+        return None if incarnation is None or instance is None else self._nodes.get((slot, incarnation, instance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,8 +173,8 @@ def _said_goodbye(facts: Facts, one: _Lost) -> bool:
 
 def node_in(facts: Facts, slot: Slot, instance: str) -> Node | None:
     """The newest beat of the instance in the place that it has in the slot."""
-    successor = occupant(slot.successor_instance) == instance
-    incarnation = slot.successor_incarnation if successor else slot.holder_incarnation
+    is_successor = occupant(slot.successor_instance) == instance
+    incarnation = slot.successor_incarnation if is_successor else slot.holder_incarnation
     return facts.node_of(slot.slot, incarnation, instance)
 
 
@@ -200,7 +200,7 @@ def _missed(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
         run=facts.run,
         what=HistoryKind.LOST,
         slot=slot.slot,
-        incarnation=slot.holder_incarnation,
+        incarnation=_incarnation(slot, loss),
         instance=loss.instance,
         cause=loss.cause,
         step=step,
@@ -215,7 +215,7 @@ def _lost_news(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
         run=facts.run,
         what=HistoryKind.LOST,
         slot=slot.slot,
-        incarnation=slot.holder_incarnation,
+        incarnation=_incarnation(slot, loss),
         instance=loss.instance,
         cause=loss.cause,
         step=step,
@@ -228,16 +228,21 @@ def _lost_news(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
     return (told, Notify(subject=f"spotproof: run {facts.run} lost a node without notice", text=text))
 
 
+def _incarnation(slot: Slot, loss: Loss) -> int | None:
+    """The incarnation of the slot that the lost instance is."""
+    is_successor = occupant(slot.successor_instance) == loss.instance
+    return slot.successor_incarnation if is_successor else slot.holder_incarnation
+
+
 def _noticed(facts: Facts, one: _Lost) -> tuple[Action, ...]:
     if one.loss.cause not in NOTICED or one.place is Place.NOWHERE:
         return ()
-    incarnation = one.slot.successor_incarnation if one.place is Place.SUCCESSOR else one.slot.holder_incarnation
     return (
         Tell(
             run=facts.run,
             what=HistoryKind.NOTICE,
             slot=one.slot.slot,
-            incarnation=incarnation,
+            incarnation=_incarnation(one.slot, one.loss),
             instance=one.loss.instance,
             cause=one.loss.cause,
             detail=one.loss.action,

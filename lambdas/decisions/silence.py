@@ -8,7 +8,7 @@ from lambdas.decisions.actions import Action, Measure, Tell
 from lambdas.decisions.facts import Facts, Silence, occupant
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import Node, Slot
+from spotproof.contract.items import Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import Cause
 
@@ -24,10 +24,11 @@ def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
     if facts.live is not None and facts.now - facts.live.due_at > OVERDUE_S:
         return frozenset()
     patience_s = limits.SILENCE_S if facts.spec is None else facts.spec.liveness.silence_s
+    charged = {_in_charge(slot) for slot in slots}
     return frozenset(
         node.instance
         for node in facts.nodes
-        if _is_in_charge(slots, node)
+        if (node.slot, node.incarnation, node.instance) in charged
         and not node.phase.is_final
         and node.beat_at
         and facts.now - node.beat_at > patience_s
@@ -48,12 +49,8 @@ def alarm(facts: Facts) -> tuple[Action, ...]:
     )
 
 
-def _is_in_charge(slots: tuple[Slot, ...], node: Node) -> bool:
-    """Whether the node's loss could be claimed: the newest of its slot."""
-    for slot in slots:
-        if slot.slot != node.slot:
-            continue
-        if slot.successor_instance is not None:
-            return (slot.successor_incarnation, occupant(slot.successor_instance)) == (node.incarnation, node.instance)
-        return (slot.holder_incarnation, occupant(slot.holder_instance)) == (node.incarnation, node.instance)
-    return False
+def _in_charge(slot: Slot) -> tuple[int, int | None, str | None]:
+    """The node whose loss could be claimed: the newest of its slot."""
+    if slot.successor_instance is not None:
+        return slot.slot, slot.successor_incarnation, occupant(slot.successor_instance)
+    return slot.slot, slot.holder_incarnation, occupant(slot.holder_instance)
