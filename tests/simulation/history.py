@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lambdas import wiring
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.runspec import MarketPolicy
 from spotproof.contract.states import Cause, RunStatus
@@ -212,7 +213,8 @@ class History:
                 process.stalled_until = clock() + self.chance.uniform(0.1, 2 if self.weather.clean else 70)
                 self.faults["stalled"] += 1
         if process.done:
-            self._was_killed = self._was_killed or process.killed
+            is_late = clock() > process.begun_at + LAMBDA_S - wiring.RESERVE_S - 1  # it left the rest to the sweep
+            self._was_killed = self._was_killed or process.killed or is_late
             self._processes.remove(process)
             self._returned(process)
 
