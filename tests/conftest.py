@@ -9,6 +9,8 @@ import pytest
 
 from tests.fakes.dynamodb_local import NotHere, dynamodb_local
 from tests.fakes.moto_server import moto_server
+from tests.synth.synthesis import assemble
+from tests.synth.template import Assembly
 
 SAFE_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
@@ -50,3 +52,9 @@ def dynamodb_local_url() -> Iterator[str]:
             yield url
     except NotHere as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+    """The stack of the settings file that this repository ships."""
+    return assemble(tmp_path_factory, "")

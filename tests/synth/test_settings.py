@@ -11,7 +11,7 @@ import pytest
 from cdk_app.settings import FILE, RETENTION_DAYS, Network, StackSettings, load, parse
 from spotproof.errors import BadSettings
 from tests.architecture.tree import ROOT
-from tests.synth.conftest import synthesize
+from tests.synth.synthesis import synthesize
 
 
 def test_the_shipped_file_says_what_the_defaults_are() -> None:

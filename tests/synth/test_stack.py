@@ -16,7 +16,7 @@ from cdk_app.bundling import bundle
 from spotproof.contract import keys, limits, names, tags
 from spotproof.contract.metrics import METRICS, Metric, Section
 from tests.architecture.tree import ROOT
-from tests.synth.conftest import NODE, assemble, no_network
+from tests.synth.synthesis import NODE, assemble, no_network
 from tests.synth.template import Assembly, text
 
 # CloudFormation replaces what gets another logical id: the table of runs and the checkpoints of everybody would stay
