@@ -18,11 +18,7 @@ Patch = Callable[[Any], None]
 
 
 def _no_digest_check(module: Any) -> None:
-    def get(self: Any, key: str, *, digest: str, until: float = float("inf")) -> bytes:  # noqa: ARG001 -- the point
-        found: bytes = self.read(key, until=until)
-        return found
-
-    module.S3Objects.get = get
+    module.checked = lambda _key, data, **_: data
 
 
 def _no_join_barrier(module: Any) -> None:
