@@ -26,7 +26,7 @@ SPOILT: Final = Path(__file__).with_name("spoilt")
 Params = dict[str, Any]
 
 _PLAN: Final = Plan(acts=(Act.NOTICE,), steps=60, interval_steps=15, act_every_steps=24, patience_s=40.0, covers=False)
-_FROZEN: Final = dataclasses.replace(_PLAN, acts=(Act.FROZEN,), steps=75)
+_FROZEN: Final = dataclasses.replace(_PLAN, acts=(Act.FROZEN,), interval_steps=8, act_every_steps=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
