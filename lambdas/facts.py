@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lambdas.decisions.facts import Facts, Loss, Silence, occupant
-from lambdas.decisions.silence import silent
+from lambdas.decisions.silence import late, silent
 from lambdas.effects.machines import Machines
 from lambdas.effects.stores import Stores
 from spotproof.contract.items import Generation, Member, Node, Slot
@@ -109,7 +109,7 @@ class Reader:
         silents, slots = 0, 0
         for live in self.stores.live.due(now=2**40):
             facts = own if live.run == own.run else self._beating(live.run, now=own.now)
-            silents += len(silent(facts, facts.slots))
+            silents += len(late(facts, facts.slots))
             slots += len(facts.slots)
         return Silence(silent=silents, slots=slots)
 

@@ -10,6 +10,7 @@ from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Slot
 from spotproof.contract.metrics import Metric
+from spotproof.contract.runspec import Liveness
 from spotproof.contract.states import Cause
 
 OVERDUE_S: Final = limits.SWEEP_PERIOD_S + 15  # a look comes within a minute of its time, and the queue takes seconds
@@ -23,7 +24,24 @@ def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
     """
     if facts.live is not None and facts.now - facts.live.due_at > OVERDUE_S:
         return frozenset()
-    patience_s = limits.SILENCE_S if facts.spec is None else facts.spec.liveness.silence_s
+    return _mute(facts, slots, for_s=_liveness(facts).silence_s)
+
+
+def late(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
+    """The instances that count for the breaker: two beats late are enough.
+
+    When everybody falls silent at once, the last beats are spread over a heartbeat and the clocks over seconds: a look
+    in that moment would find a few silent ones and the others not yet.
+    """
+    liveness = _liveness(facts)
+    return _mute(facts, slots, for_s=max(2 * liveness.heartbeat_s, liveness.silence_s - 2 * liveness.heartbeat_s))
+
+
+def _liveness(facts: Facts) -> Liveness:
+    return Liveness() if facts.spec is None else facts.spec.liveness
+
+
+def _mute(facts: Facts, slots: tuple[Slot, ...], *, for_s: float) -> frozenset[str]:
     charged = {_in_charge(slot) for slot in slots}
     return frozenset(
         node.instance
@@ -31,7 +49,7 @@ def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
         if (node.slot, node.incarnation, node.instance) in charged
         and not node.phase.is_final
         and node.beat_at
-        and facts.now - node.beat_at > patience_s
+        and facts.now - node.beat_at > for_s
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,21 @@ def test_cap_12_a_type_that_a_policy_forbids_is_dropped_and_the_others_go() -> N
     world.tick()
     assert world.member(str(world.slot().successor_instance)).instance_type == "g6.48xlarge"
     assert {pool.verdict for pool in world.stores.pools.list("us-east-1")} == {"denied"}
+
+
+def test_cap_08_an_id_that_ec2_does_not_show_yet_is_kept_and_not_launched_again() -> None:
+    world = World()
+    world.ec2.invisible_s = 55
+    world.submit()
+    world.tick()
+    bound = world.slot().successor_instance
+    assert world.member(str(bound)).launch == 1, "stored before anything was described"
+    world.tick(after_s=50)
+    world.tick()
+    assert (world.ec2.count("create_fleet"), world.slot().successor_instance) == (1, bound)
+
+
+def test_cap_09_nothing_asks_for_the_instances_of_an_instant_fleet_later() -> None:
+    sources = Path(__file__).parents[2].joinpath("lambdas").rglob("*.py")
+    calls = [path.name for path in sources if re.search(r"describe_fleet|delete_fleets", path.read_text())]
+    assert calls == []

@@ -82,3 +82,14 @@ def test_mn_05_nodes_that_fail_before_they_join_are_replaced_and_the_third_ends_
     assert (world.head().status, world.ec2.count("create_fleet")) == ("failed", 3)
     world.tick()
     assert world.ec2.alive() == []
+
+
+def test_st_06_a_handler_that_gets_no_answer_twice_still_makes_one_replacement() -> None:
+    world = World()
+    [lost] = world.started()
+    world.ec2.fail("create_fleet", "timeout", times=2)
+    world.deliver(notice(lost, world.clock()))
+    for _ in range(3):
+        world.tick()
+    assert len(world.ec2.instances) == 2
+    assert world.slot().successor_instance not in (None, "none")

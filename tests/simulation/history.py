@@ -180,7 +180,7 @@ class History:
         head = self.world.stores.heads.read(RUN)
         if head is not None and head.status is RunStatus.ACTIVE and head.next_launch_at > self.world.clock():
             self.world.stores.heads.attempt_succeeded(RUN)
-        if self.weather.stop:
+        if self.weather.stop and head is not None and head.status is RunStatus.ACTIVE:
             self.world.pause(RUN, RunStatus.STOPPING)
 
     def _run_until(self, end: float) -> None:

@@ -25,10 +25,12 @@ from tests.fakes.control import STACK, World, notice
 
 
 def minutes(world: World, count: int, *, beating: tuple[str, ...] = ()) -> None:
+    """So many sweeps; the beating nodes have beaten shortly before each."""
     for _ in range(count):
+        world.clock.advance(50)
         for instance in beating:
             world.beat("mini", instance)
-        world.tick()
+        world.tick(after_s=10)
 
 
 def test_a_silent_node_is_replaced_within_two_minutes_and_left_to_the_orphan_rule() -> None:
@@ -72,6 +74,16 @@ def test_mass_silence_is_counted_over_the_whole_stack() -> None:
     world.tick()
     world.tick()
     assert [world.slot(f"run-{number}").incarnation for number in range(6)] == [1] * 6
+
+
+def test_mass_silence_is_seen_while_it_begins() -> None:
+    world = World()
+    holders = world.started(slots=6)
+    for holder in holders:  # the last beats before an outage, spread over a heartbeat
+        world.beat("mini", holder)
+        world.clock.advance(2.5)
+    world.tick(after_s=50)
+    assert [slot.incarnation for slot in world.slots()] == [1] * 6
 
 
 def test_four_silent_of_six_are_replaced() -> None:
