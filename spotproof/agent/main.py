@@ -29,7 +29,7 @@ from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.fetch import Fetcher, Stores
 from spotproof.checkpoint.jobs import Begin
 from spotproof.checkpoint.localcopy import LocalCopies
-from spotproof.contract import s3keys
+from spotproof.contract import ids, s3keys
 from spotproof.contract.limits import HEAD_POLL_S, IMDS_POLL_S
 from spotproof.contract.runspec import Budgets, CheckpointPolicy, Pools, RunSpec
 from spotproof.contract.settings import LocalSettings, NodeSettings, variable
@@ -71,6 +71,11 @@ def run_agent(environ: Mapping[str, str]) -> int:
     if is_local and is_node:
         raise BadSettings(
             f"{variable('local_dir')} and {variable('table')} are both set", next_step="unset one: a folder or a stack"
+        )
+    if not ids.is_run_id(environ.get(variable("run"), "local")):
+        raise BadSettings(
+            f"{variable('run')}={environ[variable('run')]!r} is not a run id",
+            next_step="use 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit",
         )
     with ExitStack() as stack:
         ground = _local(LocalSettings.from_env(environ), stack) if is_local else _node(NodeSettings.from_env(environ))
