@@ -21,7 +21,7 @@ from lambdas.effects.stores import Stores
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import History, Launch, from_item
 from spotproof.contract.states import LaunchState
-from spotproof.errors import Lost, SpotproofError
+from spotproof.errors import Lost, SpotproofError, StoreError
 
 SSM_ADVICE: Final = "the nodes hear it from HEAD and IMDS; check SSM agent, instance profile and instance state"
 
@@ -47,6 +47,7 @@ class Apply:
         self._log = log
         self._now_ms = now_ms
         self._now = now_ms // 1000
+        self.troubles: list[StoreError] = []  # what failed and may be said after everything else is done
 
     def perform(self, actions: Sequence[a.Action]) -> None:
         """Perform them all. Raises Lost for an unguarded condition: decide again with facts read anew."""
@@ -196,8 +197,15 @@ class Apply:
         self._stores.launches.close(action.run, action.launch)
 
     def terminate(self, action: a.Terminate) -> None:
-        self._effects.machines.terminate(action.instances)
-        self._log.info("terminated", extra={"instances": list(action.instances)})
+        """A refusal keeps nothing else from being done: the next look ends them again, and this message fails."""
+        said = {"instances": list(action.instances)}
+        try:
+            self._effects.machines.terminate(action.instances)
+        except StoreError as error:
+            self._log.error("not terminated", extra={**said, "why": str(error)})
+            self.troubles.append(error)
+            return
+        self._log.info("terminated", extra=said)
 
     def cool_pool(self, action: a.CoolPool) -> None:
         try:

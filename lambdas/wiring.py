@@ -38,7 +38,7 @@ from spotproof.contract.messages import Ignored, Message, Repair
 from spotproof.contract.metrics import Metric
 from spotproof.contract.parse import parse
 from spotproof.contract.settings import ControlSettings
-from spotproof.errors import Lost, MalformedEvent, SpotproofError, Unavailable
+from spotproof.errors import Lost, MalformedEvent, SpotproofError, StoreError, Unavailable
 from spotproof.store.clients import Clients
 from spotproof.store.dynamo import DynamoTable
 from spotproof.store.s3 import Checksum, S3Objects
@@ -75,6 +75,7 @@ class Control:
         self._stores = parts.effects.stores
         self._meter = parts.effects.meter
         self._log = parts.log
+        self._troubles: list[StoreError] = []
 
     # ---------------------------------------------------------------------------------------------- messages
     def handle(self, bodies: Mapping[str, str], *, until: float) -> dict[str, Exception]:
@@ -108,12 +109,13 @@ class Control:
         return failures
 
     def _attempted(self, work: Work, *, until: float) -> dict[str, Exception]:
+        self._troubles = []
         try:
             self._work(work, until=until)
         except Exception as error:  # noqa: BLE001 - the process boundary: this run's records come again
             self._log.error("failed", exc_info=True, extra={"run": work.run, "why": repr(error)})
             return dict.fromkeys(work.keys, error)
-        return {}
+        return dict.fromkeys(work.keys, self._troubles[0]) if self._troubles else {}
 
     def sweep(self) -> int:
         """Enqueue every run that is due and return how many were."""
@@ -249,7 +251,11 @@ class Control:
         self._log.warning("launch unfinished, the sweep goes on", extra={"run": run, "why": str(error)})
 
     def _apply(self, actions: Sequence[Action]) -> None:
-        Apply(self._parts.effects, self._log, now_ms=int(self._parts.clock() * 1000)).perform(actions)
+        apply = Apply(self._parts.effects, self._log, now_ms=int(self._parts.clock() * 1000))
+        try:
+            apply.perform(actions)
+        finally:
+            self._troubles += apply.troubles
 
     def _now(self) -> int:
         return int(self._parts.clock())

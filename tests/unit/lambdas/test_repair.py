@@ -298,3 +298,18 @@ def test_a_flush_that_failed_is_counted_when_the_successor_has_joined() -> None:
     world.beat("mini", str(world.slot().successor_instance))
     minutes(world, 1)
     assert (world.meter.total(Metric.FLUSHES_FAILED), world.meter.total(Metric.FLUSHES_COMMITTED)) == (1, 0)
+
+
+def test_a_refused_termination_keeps_nothing_else_from_being_done_and_is_not_forgotten() -> None:
+    world = World()
+    world.submit()
+    world.ec2.extra = 1
+    world.ec2.fail("terminate_instances", "UnauthorizedOperation")
+    [failure] = world.tick().values()
+    assert "UnauthorizedOperation" in str(failure)
+    assert world.slot().successor_instance not in (None, NO_INSTANCE)
+    [launch] = world.stores.launches.recent("mini")
+    assert launch.state is LaunchState.CLOSED
+    world.boot()
+    minutes(world, 12, beating=(str(world.slot().successor_instance),))
+    assert [one.instance for one in world.ec2.alive()] == [world.slot().successor_instance]
