@@ -352,6 +352,10 @@ class History:
         self._out_until = self.world.clock() + self.weather.outage_s
 
     def _beats_out(self) -> None:
+        """When all have joined: nodes that have not beaten yet cannot be counted as silent."""
+        if any(slot.successor_instance for slot in self.world.slots(RUN)):
+            self._at(self.world.clock() + 10, self._beats_out if not self._quiet else self._beats_back)
+            return
         self.faults["beats out"] += 1
         self.nodes.out = True
         self._at(self.world.clock() + self.weather.beats_out_s, self._beats_back)

@@ -62,6 +62,7 @@ RUN = "kill"
 STEPS = 5
 STEP_S = 0.01
 TRIAL_S = 30.0
+HOME_S = 1.0
 _LOOK_S = 0.004
 _COUNT = struct.Struct("<Q")
 _LABEL_AT, _LABEL_BYTES = 64, 200
@@ -279,6 +280,7 @@ class Trial:
     alive: dict[int, Role] = field(default_factory=dict)
     armed: set[Role] = field(default_factory=set)
     is_trained: bool = False
+    trained_at: float = 0.0
     is_over: bool = False
 
     def run(self) -> str:
@@ -290,6 +292,7 @@ class Trial:
             while not self.is_over and time.monotonic() < until:
                 self._serve()
                 self._reap()
+                self._send_home()
         finally:
             self._end()
         if not self.is_over:
@@ -360,7 +363,10 @@ class Trial:
     def _serve(self) -> None:
         if self.control is None or not select.select([self.control], [], [], _LOOK_S)[0]:
             return
-        data, fds, _, _ = socket.recv_fds(self.control, 32, 1)
+        try:
+            data, fds, _, _ = socket.recv_fds(self.control, 32, 1)
+        except ConnectionResetError:
+            data, fds = b"", []
         if not data:
             self.control.close()
             self.control = None
@@ -383,11 +389,17 @@ class Trial:
                 self._agent_ended()
 
     def _trainer_ended(self, code: int) -> None:
-        self.is_trained = code == 0
+        self.is_trained, self.trained_at = code == 0, time.monotonic()
         if not self.is_trained:
             self._start_trainer()
         elif Role.AGENT not in self.alive.values():
             self.is_over = True
+
+    def _send_home(self) -> None:
+        """An agent that was started when its trainer had just finished would wait a minute for another one."""
+        if self.is_trained and time.monotonic() > self.trained_at + HOME_S:
+            for pid in [pid for pid, role in self.alive.items() if role is Role.AGENT]:
+                os.kill(pid, signal.SIGTERM)
 
     def _agent_ended(self) -> None:
         if self.is_trained:
