@@ -1,30 +1,30 @@
 """Every exception spotproof raises on purpose.
 
-    SpotproofError                    anything below; `next_step` says what a person should do
-    |- ContractError                  what came from outside does not have the agreed form
-    |  |- MalformedEvent              an event of a known kind that lacks what it must have
-    |  |- BadRunSpec                  a run spec that cannot be filled
-    |  |- BadSettings                 an environment or settings file that contradicts itself
-    |  |- BadManifest                 a manifest, part or pointer that does not parse
-    |  `- ProtocolError               agent and trainer do not understand each other
-    |- StoreError                     the table or the bucket
-    |  |- Lost                        a conditional write found another state: somebody else was first
-    |  |- Damaged                     bytes do not have the digest that was promised
-    |  |- Missing                     an object or item that must exist does not
-    |  |- Unavailable                 the service did not answer within the time this call may take
-    |  `- Denied                      credentials or permissions
-    |- CheckpointError
-    |  |- UnstorableState             a value that cannot be stored or loaded safely, refused at start
-    |  |- MismatchedState             a checkpoint that does not fit the tracked objects
-    |  |- ArenaRefused                the arenas do not fit the memory that is allowed
-    |  |- DiskFull                    the local copy does not fit
-    |  |- Superseded                  a newer generation has been sealed: this writer is not one any more
-    |  `- NoLoadableCheckpoint        the run has checkpoints, none of them is whole
-    |- NodeError                      agent, trainer or metadata service
-    |  |- NoAgent                     no agent answers on the socket
-    |  `- MetadataUnavailable         IMDS does not give a token or an answer
-    `- ControlError                   a control-plane effect that failed for good
-       `- LaunchBlocked               no retry helps before a person changes something
+SpotproofError                    anything below; `next_step` says what a person should do
+|- ContractError                  what came from outside does not have the agreed form
+|  |- MalformedEvent              an event of a known kind that lacks what it must have
+|  |- BadRunSpec                  a run spec that cannot be filled
+|  |- BadSettings                 an environment or settings file that contradicts itself
+|  |- BadManifest                 a manifest, part or pointer that does not parse
+|  `- ProtocolError               agent and trainer do not understand each other
+|- StoreError                     the table or the bucket
+|  |- Lost                        a conditional write found another state: somebody else was first
+|  |- Damaged                     bytes do not have the digest that was promised
+|  |- Missing                     an object or item that must exist does not
+|  |- Unavailable                 the service did not answer within the time this call may take
+|  `- Denied                      credentials or permissions
+|- CheckpointError
+|  |- UnstorableState             a value that cannot be stored or loaded safely, refused at start
+|  |- MismatchedState             a checkpoint that does not fit the tracked objects
+|  |- ArenaRefused                the arenas do not fit the memory that is allowed
+|  |- DiskFull                    the local copy does not fit
+|  |- Superseded                  a newer generation has been sealed: this writer is not one any more
+|  `- NoLoadableCheckpoint        the run has checkpoints, none of them is whole
+|- NodeError                      agent, trainer or metadata service
+|  |- NoAgent                     no agent answers on the socket
+|  `- MetadataUnavailable         IMDS does not give a token or an answer
+`- ControlError                   a control-plane effect that failed for good
+   `- LaunchBlocked               no retry helps before a person changes something
 """
 
 from __future__ import annotations
