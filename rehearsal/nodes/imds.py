@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import threading
@@ -234,5 +235,7 @@ class Metadata(BaseHTTPRequestHandler):
         self.send_response_only(status)
         self.send_header("Content-Type", "text/plain")
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        # A node that was frozen or killed in the middle of its request does not hear the answer any more.
+        with contextlib.suppress(ConnectionError):
+            self.end_headers()
+            self.wfile.write(body)
