@@ -88,6 +88,9 @@ class Apply:
         self._stores.heads.move(action.seen, action.to, cause=action.cause, reason=action.reason, now=self._now)
         self._log.info("status", extra={"run": action.seen.run, "to": action.to.value, "why": action.reason})
 
+    def spend_launch(self, action: a.SpendLaunch) -> None:
+        self._stores.pools.spend_launch(action.region, hour=action.hour, limit=action.limit)
+
     def intend(self, action: a.Intend) -> None:
         self._stores.launches.intend(action.launch)
 
@@ -271,6 +274,7 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.Promote: Apply.promote,
     a.Reschedule: Apply.reschedule,
     a.SendFlush: Apply.send_flush,
+    a.SpendLaunch: Apply.spend_launch,
     a.Tell: Apply.tell,
     a.Terminate: Apply.terminate,
     a.Vacate: Apply.vacate,

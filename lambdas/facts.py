@@ -24,6 +24,7 @@ class Reader:
     machines: Machines
     stack: str
     region: str
+    launches_per_hour: int = 0
 
     def members(self, instances: Sequence[str]) -> dict[str, Member]:
         """What each instance is to us; those that the table does not know are left out, and cost no EC2 call."""
@@ -62,6 +63,7 @@ class Reader:
             pools=self.stores.pools.list(self.region),
             pointer=self.stores.pointers.read(run),
             machines=self.machines.of_run(self.stack, run) if foreign else (),
+            launches_per_hour=self.launches_per_hour,
         )
 
     def of_repair(self, run: str, *, now: int) -> Facts:

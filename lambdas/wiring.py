@@ -20,7 +20,7 @@ from aws_lambda_powertools import Logger
 
 from lambdas.apply import Apply, Effects
 from lambdas.decisions import byhand, launching, losses, rebalance, repairing, sorting
-from lambdas.decisions.actions import Action, Guarded, Intend, Measure, MoveRun, Tell
+from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, Tell
 from lambdas.decisions.facts import Facts, Loss
 from lambdas.decisions.sorting import Work
 from lambdas.effects.fleet import Fleet
@@ -235,11 +235,7 @@ class Control:
             step = self._next_step(run, own)
             if not step or self._parts.clock() > until - RESERVE_S:
                 return
-            own.update(
-                action.first.launch.launch
-                for action in step
-                if isinstance(action, Guarded) and isinstance(action.first, Intend)
-            )
+            own.update(launching.intended(step))
             self._apply(step)
 
     def _next_step(self, run: str, own: set[int]) -> tuple[Action, ...]:
@@ -306,7 +302,13 @@ def control() -> Control:
     return Control(
         Parts(
             settings=settings,
-            reader=Reader(stores=stores, machines=machines, stack=settings.stack, region=settings.region),
+            reader=Reader(
+                stores=stores,
+                machines=machines,
+                stack=settings.stack,
+                region=settings.region,
+                launches_per_hour=settings.launches_per_hour,
+            ),
             effects=effects,
             queue=RepairQueue(_Lazy(clients, "sqs"), settings.repair_queue),
             log=logger,

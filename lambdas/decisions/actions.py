@@ -95,6 +95,15 @@ class NoteAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpendLaunch:
+    """Count a launch of the whole stack in this hour. Lost: the hour's budget is spent."""
+
+    region: str
+    hour: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intend:
     """Put the launch record. Lost: another launch has its number; look again."""
 
@@ -252,7 +261,7 @@ class Measure:
 class Guarded:
     """Perform `first`; where its condition is won perform `then`, where it is lost `otherwise`."""
 
-    first: Claim | Promote | Vacate | MoveRun | Intend | Bind | EndMember
+    first: Claim | Promote | Vacate | MoveRun | SpendLaunch | Intend | Bind | EndMember
     then: tuple[Action, ...] = ()
     otherwise: tuple[Action, ...] = ()
 
@@ -267,6 +276,7 @@ Action: TypeAlias = (
     | NoteCommit
     | CountRun
     | NoteAttempt
+    | SpendLaunch
     | Intend
     | Ask
     | Adopt

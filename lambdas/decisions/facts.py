@@ -78,6 +78,7 @@ class Facts:
     checkpoints: tuple[CheckpointItem, ...] = ()
     live: Live | None = None
     silence: Silence = Silence()
+    launches_per_hour: int = 0  # of the whole stack; 0: no limit
     # Runs have a thousand slots, and decisions look things up slot by slot.
     _slots: dict[int, Slot] = field(init=False, repr=False, compare=False)
     _nodes: dict[tuple[int, int, str], Node] = field(init=False, repr=False, compare=False)

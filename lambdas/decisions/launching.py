@@ -6,6 +6,7 @@ lease go and looks once more. Every step can be repeated: the launch record and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lambdas.decisions.actions import (
@@ -19,6 +20,7 @@ from lambdas.decisions.actions import (
     MoveRun,
     NoteAttempt,
     Notify,
+    SpendLaunch,
     Tell,
 )
 from lambdas.decisions.answers import settle
@@ -57,6 +59,15 @@ def next_step(facts: Facts) -> tuple[Action, ...]:
     return _start(facts, _Order(head=facts.head, spec=facts.spec, placement=facts.spec.placement, claims=claims))
 
 
+def intended(actions: Sequence[Action]) -> Iterator[int]:
+    """The numbers of the launches that these actions intend."""
+    for action in actions:
+        if isinstance(action, Guarded):
+            if isinstance(action.first, Intend):
+                yield action.first.launch.launch
+            yield from intended(action.then)
+
+
 def open_claims(facts: Facts) -> tuple[Slot, ...]:
     """The slots whose successor has no instance and is in no unfinished launch."""
     listed = {want for launch in facts.launches if launch.state is not LaunchState.CLOSED for want in launch.wants}
@@ -87,7 +98,9 @@ def _start(facts: Facts, order: _Order) -> tuple[Action, ...]:
     if facts.now < order.head.next_launch_at:
         return ()
     if _budget_is_spent(facts, order):
-        return _paused(order.head, order.spec.budgets.recoveries)
+        budget = order.spec.budgets.recoveries
+        reason = f"{budget} recoveries without a new commit: find out why none succeeds, then resume the run"
+        return _paused(order.head, reason)
     lost = frozenset(slot.lost_pool for slot in order.claims if slot.lost_pool)
     choice: Choice = choose(facts, order.spec, order.placement, lost=lost)
     match choice:
@@ -125,7 +138,12 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
         detail=f"launch {number} for {', '.join(launch.wants)} in {len(pools)} pools: {', '.join(pools)}"[:400],
     )
     ask = Ask(launch=launch, zones=order.placement.subnets)
-    return (Guarded(first=Intend(launch=launch), then=(intended, Measure(metric=Metric.LAUNCHES), ask)),)
+    intend = Guarded(first=Intend(launch=launch), then=(intended, Measure(metric=Metric.LAUNCHES), ask))
+    if facts.launches_per_hour == 0:
+        return (intend,)
+    spend = SpendLaunch(region=facts.region, hour=facts.now // 3600, limit=facts.launches_per_hour)
+    reason = f"the stack has made {spend.limit} launches in this hour: find out what consumes them, then resume the run"
+    return (Guarded(first=spend, then=(intend,), otherwise=_paused(order.head, reason)),)
 
 
 def _budget_is_spent(facts: Facts, order: _Order) -> bool:
@@ -133,8 +151,7 @@ def _budget_is_spent(facts: Facts, order: _Order) -> bool:
     return not fresh and order.head.recoveries >= order.spec.budgets.recoveries
 
 
-def _paused(head: Head, budget: int) -> tuple[Action, ...]:
-    reason = f"{budget} recoveries without a new commit: find out why none succeeds, then resume the run"
+def _paused(head: Head, reason: str) -> tuple[Action, ...]:
     move = MoveRun(seen=head, to=RunStatus.PAUSED, cause=Cause.BUDGET, reason=reason)
     return (Guarded(first=move, then=_announced(head, "paused", Cause.BUDGET, reason)),)
 

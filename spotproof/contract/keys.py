@@ -81,6 +81,11 @@ def pool(region: str, instance_type: str, zone: str, market: str) -> Key:
     return Key(pk=pool_partition(region), sk=f"{instance_type}#{zone}#{market}")
 
 
+def stack_launches(region: str, hour: int) -> Key:
+    """How many launches the stack has made in an hour (hours since 1970); one of 24 items that are used in turn."""
+    return Key(pk=f"{pool_partition(region)}#LAUNCHES", sk=f"{hour % 24:02d}")
+
+
 def history_partition(run: str) -> str:
     """Partition of a run's timeline."""
     return f"HIST#{run}"
@@ -122,6 +127,21 @@ def generation(run: str, number: int) -> Key:
 def newest(run: str) -> Key:
     """The newest sealed generation and its bad-generation mark."""
     return Key(pk=node_partition(run), sk="NEWEST")
+
+
+def join_partition(run: str, shard: int) -> str:
+    """One of the NODE_SHARDS partitions of the launchers in the rendezvous."""
+    return f"{NODE_PREFIX}{run}#JOIN#{shard}"
+
+
+def join(run: str, node_name: str) -> Key:
+    """A node's launcher in the rendezvous; the shard is a stable hash of the node's name."""
+    return Key(pk=join_partition(run, zlib.crc32(node_name.encode()) % NODE_SHARDS), sk=node_name)
+
+
+def sealer(run: str) -> Key:
+    """Who gathers the members of the next generation."""
+    return Key(pk=node_partition(run), sk="SEALER")
 
 
 def checkpoint(run: str, generation_number: int, step: int) -> Key:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from spotproof.contract import keys
 from spotproof.contract.items import Pool, from_item
 from spotproof.contract.states import Market
-from spotproof.store.table import Absent, AnyOf, Eq, Item, Table, Update
+from spotproof.errors import Lost
+from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Item, Lt, Put, Table, Update
 
 __all__ = ["Pools"]
 
@@ -35,6 +36,24 @@ class Pools:
         pool = Pool(region=region, instance_type=instance_type, zone=zone, market=market)
         change = Update(key=_key(pool), set={**_name(pool), "lost_at": now}, increment={"losses": 1})
         return from_item(Pool, self._table.write(change))
+
+    def spend_launch(self, region: str, *, hour: int, limit: int) -> int:
+        """Count one launch of the whole stack in this hour (since 1970) and return how many there are now.
+
+        Raises Lost when `limit` launches have been made in this hour: no more of them before the next one.
+        """
+        key = keys.stack_launches(region, hour)
+        more = Update(key=key, increment={"launches": 1}, when=AllOf(Eq("hour", hour), Lt("launches", limit)))
+        first = Put(key=key, item={"hour": hour, "launches": 1}, when=AnyOf(Absent("pk"), Lt("hour", hour)))
+        try:
+            return int(str(self._table.write(more)["launches"]))
+        except Lost as lost:
+            if lost.current is not None and lost.current.get("hour") == hour:
+                raise
+        try:
+            return int(str(self._table.write(first)["launches"]))
+        except Lost:  # another handler began the hour in this moment
+            return int(str(self._table.write(more)["launches"]))
 
 
 def _key(pool: Pool) -> keys.Key:

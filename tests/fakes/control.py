@@ -122,7 +122,13 @@ class World:
             notices=Notices(self.sns, SETTINGS.topic),
             meter=self.meter,
         )
-        reader = Reader(stores=stores, machines=machines, stack=STACK, region=REGION)
+        reader = Reader(
+            stores=stores,
+            machines=machines,
+            stack=STACK,
+            region=REGION,
+            launches_per_hour=SETTINGS.launches_per_hour,
+        )
         return Control(
             Parts(
                 settings=SETTINGS,

@@ -313,3 +313,20 @@ def test_a_refused_termination_keeps_nothing_else_from_being_done_and_is_not_for
     world.boot()
     minutes(world, 12, beating=(str(world.slot().successor_instance),))
     assert [one.instance for one in world.ec2.alive()] == [world.slot().successor_instance]
+
+
+def test_the_stacks_launches_of_an_hour_are_a_budget_that_pauses_with_its_cause() -> None:
+    world = World()
+    world.submit("other")
+    world.tick()
+    for _ in range(199):
+        world.stores.pools.spend_launch("us-east-1", hour=int(world.clock()) // 3600, limit=200)
+    world.submit()
+    world.tick()
+    assert (world.head().status, world.head().cause) == (RunStatus.PAUSED, Cause.BUDGET)
+    assert world.stores.launches.recent("mini") == ()
+    world.clock.advance(3600)
+    world.stores.heads.move(world.head(), RunStatus.ACTIVE, now=int(world.clock()))
+    world.stores.live.hasten("mini", due_at=0)
+    world.tick()
+    assert len(world.stores.launches.recent("mini")) == 1
