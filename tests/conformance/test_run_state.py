@@ -650,7 +650,7 @@ def test_st_09_a_long_history_leaves_the_run_record_small(table: Table, run: str
 
 
 def test_launches_of_an_hour_are_counted_up_to_the_limit_and_each_hour_anew(table: Table, run: str) -> None:
-    pools, region = Pools(table), f"region-{run}"
+    pools, region = PoolStore(table), f"region-{run}"
     assert [pools.spend_launch(region, hour=100, limit=2) for _ in range(2)] == [1, 2]
     with pytest.raises(Lost):
         pools.spend_launch(region, hour=100, limit=2)
