@@ -25,6 +25,16 @@ TERMINATE_S: Final = 5.0  # between SIGTERM and SIGKILL of a superseded trainer
 
 
 @dataclass(slots=True, kw_only=True)
+class _End:
+    """A command that has ended; `word` is spoken once nothing of it is under way any more."""
+
+    peer: Peer
+    code: int
+    at: float
+    word: Verdict | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class Launching:
     """The launchers of this node (one in practice) and the end that is being waited for."""
 
@@ -32,7 +42,7 @@ class Launching:
     on_person: Callable[[Heard], None]
     ended: Verdict | None = None  # the last word, once it is spoken
     _started: set[int] = field(default_factory=set)
-    _exited: dict[int, tuple[Peer, int, float]] = field(default_factory=dict)  # by pid: peer, code, when
+    _exited: dict[int, _End] = field(default_factory=dict)  # by pid
     _spoken_at: float = 0.0
     _killed_at: float | None = None
 
@@ -47,7 +57,7 @@ class Launching:
                 now.server.send(peer, self._refused(now.refusal))
             elif now.superseded or (now.is_leaving and not now.has_joined):
                 self._started.add(peer.pid)
-                self._exited[peer.pid] = (peer, int(ExitCode.PREEMPTED_LOST), now.now())
+                self._exited[peer.pid] = _End(peer=peer, code=int(ExitCode.PREEMPTED_LOST), at=now.now())
             elif now.has_joined and now.spec is not None:
                 self._started.add(peer.pid)
                 now.server.send(peer, Go(command=now.spec.command, environment=now.spec.environment))
@@ -62,23 +72,24 @@ class Launching:
             return
         if peer.hello is None or not isinstance(received.frame, Exited):
             raise ProtocolError(f"{type(received.frame).__name__} was not expected here")
-        self._exited[peer.pid] = (peer, received.frame.code, self.situation.now())
-        self._count_failure(received.frame.code)
+        self._exited[peer.pid] = _End(peer=peer, code=received.frame.code, at=self.situation.now())
         self.check()
 
     def check(self) -> None:
         """Answer launchers whose command has ended, as soon as nothing of it is under way any more."""
-        for pid, (peer, code, at) in list(self._exited.items()):
-            if not self._is_settled(at):
+        for pid, end in list(self._exited.items()):
+            if end.word is None and self._is_settled(end.at):
+                self._count_failure(end.code)
+                end.word = self._word(end.code)
+            if end.word is None:
                 continue
-            word = self._word(code)
-            if word.again:
+            if end.word.again:
                 del self._exited[pid]
-                self._again(peer, word)
-            elif self._is_told(word):
+                self._again(end.peer, end.word)
+            elif self._is_told(end.word):
                 del self._exited[pid]
-                self.ended = word
-                self.situation.server.send(peer, protocol.Verdict(code=word.code, says=word.says))
+                self.ended = end.word
+                self.situation.server.send(end.peer, protocol.Verdict(code=end.word.code, says=end.word.says))
 
     def stop_trainers(self) -> None:
         """End the trainers of a superseded node: SIGTERM, and SIGKILL 5 s later for those that are still there."""

@@ -256,6 +256,8 @@ class Loop:
 
     def _supersede(self, why: str) -> None:
         now = self.situation
+        if now.outcome is not None and now.outcome.is_final:
+            return  # it has left, and its successor has joined: that is how it should end
         if not now.superseded:
             now.superseded = why
             self._superseded_at = now.now()
@@ -302,7 +304,7 @@ class Loop:
         return self._local_end() if now.is_local else None
 
     def _local_end(self) -> int | None:
-        """Off AWS nobody ends the node: the agent does, when it has nothing to wait for or has been alone for a while."""
+        """Off AWS nobody ends the node: the agent does, with nothing to wait for or alone for a while."""
         if self.situation.is_leaving or self.situation.training.finished_step >= 0:
             return self.launching.ended.code if self.launching.ended is not None else 0
         if self._alone_since is None:

@@ -79,10 +79,11 @@ def run_agent(environ: Mapping[str, str]) -> int:
         )
     with ExitStack() as stack:
         ground = _local(LocalSettings.from_env(environ), stack) if is_local else _node(NodeSettings.from_env(environ))
-        return _run(ground, environ, stack)
+        return run_on(ground, environ, stack)
 
 
-def _run(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
+def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
+    """Run the agent on these stores; `stack` ends what it starts."""
     selector = stack.enter_context(selectors.DefaultSelector())
     server = stack.enter_context(Server(ground.runtime_dir, selector))
     mailbox = Mailbox()
