@@ -193,12 +193,13 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
 
 
 def _is_gone(facts: Facts, slot: Slot, instance: str) -> bool:
-    """EC2 calls it neither pending nor running, or does not know it a minute after it was bound."""
+    """EC2 calls it neither pending nor running, or does not know it a minute after it was bound or sealed."""
     machine = facts.machine(instance)
     if machine is not None:
         return not machine.is_alive
-    bound_at = slot.successor_bound_at if slot.successor_instance == instance else None
-    return bound_at is None or facts.now - bound_at > limits.UNKNOWN_TO_EC2_GRACE_S
+    sealed_at = None if facts.sealed is None else facts.sealed.sealed_at
+    known_since = slot.successor_bound_at if slot.successor_instance == instance else sealed_at
+    return known_since is None or facts.now - known_since > limits.UNKNOWN_TO_EC2_GRACE_S
 
 
 def _never_joined(facts: Facts, slot: Slot, node: Node | None) -> bool:

@@ -330,3 +330,16 @@ def test_the_stacks_launches_of_an_hour_are_a_budget_that_pauses_with_its_cause(
     world.stores.live.hasten("mini", due_at=0)
     world.tick()
     assert len(world.stores.launches.recent("mini")) == 1
+
+
+def test_a_node_that_joins_before_ec2_shows_it_is_not_taken_for_gone() -> None:
+    world = World()
+    world.submit()
+    world.tick()
+    world.ec2.invisible_s = 100  # as seen by DescribeInstances
+    world.boot()
+    world.join()
+    world.beat_all()
+    world.tick(after_s=50)
+    slot = world.slot()
+    assert (slot.incarnation, slot.holder_incarnation, slot.successor_instance) == (1, 1, None)
