@@ -97,10 +97,10 @@ def must_pass(
     try:
         done = command(name, argv, cwd=cwd, env=env, limit_s=limit_s)
     except subprocess.TimeoutExpired as late:
-        raise Failed(f"{' '.join(argv)}: no end after {late.timeout:.0f} s, see .cache/show/{name}.log") from late
+        raise Failed(f"no end after {late.timeout:.0f} s, see .cache/show/{name}.log") from late
     if done.status:
         tail = " / ".join(done.output.strip().splitlines()[-2:])[-300:]
-        raise Failed(f"{' '.join(argv)} ended with {done.status}: {tail}")
+        raise Failed(f"status {done.status}, see .cache/show/{name}.log: {tail}")
     return done
 
 

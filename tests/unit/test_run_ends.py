@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -83,6 +84,9 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+    for pid in laptop.pids(""):  # agent and trainer have groups of their own: a failed test leaves none behind
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def reference(tmp_path: Path, **plan: Any) -> list[dict[str, Any]]:
