@@ -344,8 +344,9 @@ class Run:
         """The loop ended by itself: its last step is saved and durable when this returns."""
         if self._is_torn:
             _LOG.warning("the loop ended inside step %d, which is not saved", self._step + 1)
+            self._saver.finish(self._saver.saved_step, lambda: None)
         elif self._step > 0 and self._image is None:
             self._saver.listen()
             self._save(SaveKind.FINAL)
-        self._saver.finish()
+            self._saver.finish(self._step, lambda: self._save(SaveKind.FINAL))
         self._session.tell(Finished(step=self._step))

@@ -92,7 +92,13 @@ class Loop:
             self._due()
             code = self._end()
             if code is not None:
+                self._last_beat()
                 return code
+
+    def _last_beat(self) -> None:
+        heart = self.situation.heart
+        if heart is not None and not heart.is_told():
+            heart.beat()
 
     def _ready(self, source: object, events: int) -> None:
         if source is self.mailbox:
@@ -185,7 +191,8 @@ class Loop:
             now.log(f"generation {joined.generation}: nothing to restore, training starts at step 0")
         else:
             now.log(f"generation {joined.generation}: goes on from step {joined.fetched.order[1]}")
-            now.saves.committed_generation, now.saves.committed_step = joined.fetched.order
+            if joined.fetched.manifest is not None:  # else it is a copy on this disk that was never committed
+                now.saves.committed_generation, now.saves.committed_step = joined.fetched.order
         self.trainers.joined()
         self.launching.go()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from spotproof.contract.states import SaveKind
 from spotproof.errors import CheckpointError, NoAgent
 
 LISTEN_S: Final = 0.2
+AGENT_BACK_S: Final = 15.0  # a host starts a service again within seconds
 ALREADY_HANDED_OVER: Final = -1  # as an arena: this step's image is with the agent
 _LOG: Final = logging.getLogger("spotproof")
 
@@ -51,8 +52,8 @@ class Saver:
         self._snapshotter.check(counters)
 
     def restored(self, step: int) -> None:
-        """The state of `step` has been loaded: it needs no save."""
-        self.saved_step = step
+        """The state of `step` has been loaded. It needs no save, unless it came from a copy that is not durable."""
+        self.saved_step = step if self.session.committed[1] >= step else -1
 
     def listen(self) -> None:
         """Hear the agent; find it again if it has gone; learn of saves that failed."""
@@ -62,6 +63,8 @@ class Saver:
             _LOG.warning("the agent is back")
             self._snapshotter.close()
             self._snapshotter = Snapshotter(self.objects, provide=self._provide)
+            if session.committed[1] < self.saved_step:
+                self.saved_step = -1  # its memory died with the agent that had it
         for failed in session.failed:
             _LOG.error("the save of step %d failed: %s; it is tried again", failed.step, failed.reason)
             self._saved_at = float("-inf")  # due at once, whatever the interval
@@ -104,14 +107,21 @@ class Saver:
         self.is_manual_due = False
         self.session.extra = None
 
-    def finish(self) -> None:
-        """Wait until the newest step that was handed over is durable.
+    def finish(self, step: int, hand_over: Callable[[], None]) -> None:
+        """Wait until `step` is durable. `hand_over` saves it again for an agent that has been started anew meanwhile.
 
         Raises CheckpointError if it did not become so: the run must not look done.
         """
-        session, step = self.session, self.saved_step
-        while step > 0 and session.committed[1] < step and not session.failed and not session.is_lost:
-            session.listen(timeout_s=LISTEN_S)
+        session, until = self.session, time.monotonic() + AGENT_BACK_S
+        while step > 0 and session.committed[1] < step and not session.failed:
+            if not session.is_lost:
+                session.listen(timeout_s=LISTEN_S)
+                continue
+            if time.monotonic() >= until:
+                break
+            time.sleep(LISTEN_S)
+            if self._finds_agent():
+                hand_over()
         if step > 0 and session.committed[1] < step:
             why = session.failed[0].reason if session.failed else "the agent has ended"
             raise CheckpointError(
@@ -122,6 +132,10 @@ class Saver:
     def close(self) -> None:
         """Let go of the arenas; what was handed over is uploaded all the same."""
         self._snapshotter.close()
+
+    def _finds_agent(self) -> bool:
+        self.listen()
+        return not self.session.is_lost
 
     def _provide(self, plan: ImagePlan) -> Sequence[int]:
         return self.session.arenas(plan.layout, plan.metadata)

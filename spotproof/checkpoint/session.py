@@ -122,7 +122,8 @@ class Session:
         finally:
             os.close(image_fd)
             os.close(layout_fd)
-        self.committed = max(self.committed, (frame.generation, frame.step))
+        if frame.is_committed:
+            self.committed = max(self.committed, (frame.generation, frame.step))
         return Image(restored=frame, layout=described, memory=memory)
 
     @property

@@ -83,10 +83,12 @@ class WantRestore:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """The image that was verified (fd) and its layout (second fd: JSON bytes). `skipped` tells, one text each, which
-    newer checkpoints were passed over and why. `step` -1: nothing to restore, no fds follow."""
+    newer checkpoints were passed over and why. `step` -1: nothing to restore, no fds follow. `is_committed` False:
+    the copy is whole on this node's disk only, and has to be saved again."""
 
     generation: int = -1
     step: int = -1
+    is_committed: bool = True
     samples: int = 0
     sample_chain: str = ""
     image_bytes: int = 0
