@@ -97,6 +97,9 @@ class Trainers:
         self._waiting = [one for one in self._waiting if one is not peer]
         if self.situation.uploads is not None and peer.hello is not None and peer.hello.role is Role.TRAINER:
             self.situation.uploads.reclaim(peer.hello.rank)
+        if self.situation.training.finished_step >= 0 and not self.situation.peers(Role.LAUNCHER):
+            self.situation.say(exit_code=0)  # without a launcher nobody else will tell
+            self.situation.enter(NodePhase.DONE)
 
     def restore(self) -> None:
         """Answer those who wait for the image, or see that it is read; never while an upload may still change it."""
@@ -163,6 +166,7 @@ class Trainers:
         frame = Restored(
             generation=fetched.order[0],
             step=fetched.order[1],
+            is_committed=fetched.manifest is not None,
             samples=fetched.part.receipt.samples,
             sample_chain=fetched.part.receipt.sample_chain,
             image_bytes=fetched.part.image.bytes,
