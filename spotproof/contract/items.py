@@ -184,6 +184,7 @@ class Generation:
     start_step: int | None = None
     start_manifest: str | None = None
     start_digest: str | None = None
+    endpoint: str = ""  # host:port of the store that rank 0 opened for this generation; empty: one member alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,34 @@ class Newest:
     run: str
     generation: int
     bad: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A node's launcher in the rendezvous: parked for generation `ready_for`, or training in it once it is sealed.
+
+    `slot` -1: nobody has given it a place, the sealer does. `endpoint` is the store that it offers, in case it becomes
+    rank 0.
+    """
+
+    run: str
+    node: str
+    slot: int = -1
+    incarnation: int = 0
+    ready_for: int = 0
+    endpoint: str = ""
+    beats: int = 0  # rises with each beat: others watch the change, not the clock
+    left: bool = False  # gone on purpose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealer:
+    """Who gathers the members of generation `number`; it only saves the others the reading, it excludes nobody."""
+
+    run: str
+    number: int
+    node: str
+    beats: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

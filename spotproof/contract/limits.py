@@ -10,6 +10,11 @@ PREFLIGHT_BUDGET_S: Final = 90  # assumed only before the run
 SURVIVORS_BARRIER_S: Final = 30
 JOIN_AFTER_DEADLINE_S: Final = 10  # a successor joins when the holder's deadline is past by this
 
+JOIN_POLL_S: Final = 1.0  # a parked node looks at NEWEST; in training too
+MEMBER_BEAT_S: Final = 5.0
+JOINING_SILENCE_S: Final = 15.0  # of a member, while others wait for it
+MEMBER_SILENCE_S: Final = 60.0  # of a member, otherwise
+
 IMDS_POLL_S: Final = 2
 IMDS_TOKEN_TTL_S: Final = 3600
 IMDS_START_LIMIT_S: Final = 5  # a start never waits longer for a metadata token (EV-06)

@@ -120,3 +120,19 @@ class TrainerSettings(_Environment):
     runtime_dir: str = ""
     local_dir: str = ""
     run: str = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousSettings(_Environment):
+    """What a node's torchrun gets for `--rdzv-backend spotproof`: a table (or a folder off AWS), and its place.
+
+    `instance` empty: the launcher makes up a name. `slot` -1: the sealer gives it a place.
+    """
+
+    table: str = ""
+    region: str = ""
+    local_dir: str = ""
+    instance: str = ""
+    slot: int = -1
+    incarnation: int = 0
+    address: str = ""  # empty: --local-addr, else the address of the default route

@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from spotproof.contract import settings
-from spotproof.contract.settings import ControlSettings, LocalSettings, NodeSettings, TrainerSettings
+from spotproof.contract.settings import (
+    ControlSettings,
+    LocalSettings,
+    NodeSettings,
+    RendezvousSettings,
+    TrainerSettings,
+)
 from spotproof.errors import BadSettings
 
-CLASSES: list[Any] = [ControlSettings, NodeSettings, LocalSettings, TrainerSettings]
+CLASSES: list[Any] = [ControlSettings, NodeSettings, LocalSettings, TrainerSettings, RendezvousSettings]
 
 
 def full(kind: Any) -> Any:
