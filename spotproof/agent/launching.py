@@ -107,6 +107,8 @@ class Launching:
         now = self.situation
         if now.superseded:
             return True
+        if now.peers(Role.TRAINER) and now.now() < exited_at + TELL_S:
+            return False  # what the trainer said last is still unread
         if now.is_leaving:
             return now.outcome is not None and now.outcome.is_final
         return not now.is_saving or now.now() >= exited_at + LAST_COMMIT_WAIT_S
@@ -140,8 +142,10 @@ class Launching:
             if word.says:
                 now.log(word.says)
             now.say(exit_code=word.code)
-            if not now.is_leaving and not now.superseded:
-                now.enter(NodePhase.DONE if word.code == 0 else NodePhase.FAILED)
+            if word.code == 0:
+                now.enter(NodePhase.DONE)
+            elif not now.is_leaving and not now.superseded:
+                now.enter(NodePhase.FAILED)
         return now.heart is None or now.heart.is_told() or now.now() >= self._spoken_at + TELL_S
 
     def _again(self, peer: Peer, word: Verdict) -> None:

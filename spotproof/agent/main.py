@@ -44,6 +44,7 @@ from spotproof.store.table import Table
 
 TABLE_FILE: Final = "table.sqlite"
 OBJECTS_DIR: Final = "objects"
+_LOOK_UP_S: Final = 3.0  # the loop waits for it
 _NO_IMAGE: Final = "local@sha256:" + "0" * 64
 
 
@@ -122,7 +123,8 @@ def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
 
     def was_committed(generation: int, step: int) -> bool:
         try:
-            return ground.objects.head(s3keys.manifest(ground.run, generation, step)) is not None
+            key = s3keys.manifest(ground.run, generation, step)
+            return ground.objects.head(key, until=time.monotonic() + _LOOK_UP_S) is not None
         except StoreError:
             return False
 
