@@ -225,6 +225,9 @@ class Apply:
             now=self._now,
         )
 
+    def note_mass_silence(self, action: a.NoteMassSilence) -> None:
+        self._stores.pools.note_mass_silence(action.region, now=self._now)
+
     # --------------------------------------------------------------------------------------------------- people
     def tell(self, action: a.Tell) -> None:
         entry = History(
@@ -268,6 +271,7 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.Measure: Apply.measure,
     a.MoveRun: Apply.move_run,
     a.NoteAttempt: Apply.note_attempt,
+    a.NoteMassSilence: Apply.note_mass_silence,
     a.NoteCommit: Apply.note_commit,
     a.Notify: Apply.notify,
     a.OrderFlush: Apply.order_flush,

@@ -113,7 +113,7 @@ class Reader:
             facts = own if live.run == own.run else self._beating(live.run, now=own.now)
             silents += len(late(facts, facts.slots))
             slots += len(facts.slots)
-        return Silence(silent=silents, slots=slots)
+        return Silence(silent=silents, slots=slots, mass_at=self.stores.pools.mass_silence_at(self.region))
 
     def _beating(self, run: str, *, now: int) -> Facts:
         slots = self.stores.slots.list(run)

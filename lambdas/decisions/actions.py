@@ -197,6 +197,13 @@ class LosePool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteMassSilence:
+    """Many nodes of the stack are silent at once."""
+
+    region: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """Write the manifest of a complete checkpoint whose agents are gone, then raise the pointer."""
 
@@ -288,6 +295,7 @@ Action: TypeAlias = (
     | Terminate
     | CoolPool
     | LosePool
+    | NoteMassSilence
     | Commit
     | Reschedule
     | Forget

@@ -51,10 +51,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """How many slots of the whole stack are silent, of how many."""
+    """How many slots of the whole stack are silent, of how many; and when many were last seen silent at once."""
 
     silent: int = 0
     slots: int = 0
+    mass_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,8 @@ def _failed(facts: Facts, head: Head, slot: Slot, *, code: int | None) -> tuple[
 def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     """Empty places, nodes that EC2 calls gone, nodes that are silent, nodes that never joined."""
     quiet = silence.silent(facts, tuple(slots.values()))
-    broken = bool(quiet) and silence.is_mass(facts.silence)
+    stack = facts.silence
+    broken = bool(quiet) and (silence.is_mass(stack) or silence.is_settling(stack, now=facts.now))
     actions: list[Action] = [*silence.alarm(facts)] if broken else []
     for slot in slots.values():
         actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)

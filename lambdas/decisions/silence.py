@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lambdas.decisions.actions import Action, Measure, Tell
+from lambdas.decisions.actions import Action, Measure, NoteMassSilence, Tell
 from lambdas.decisions.facts import Facts, Silence, occupant
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
@@ -13,6 +13,7 @@ from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Liveness
 from spotproof.contract.states import Cause
 
+SETTLES_S: Final = 2 * limits.SWEEP_PERIOD_S
 OVERDUE_S: Final = limits.SWEEP_PERIOD_S + 15  # a look comes within a minute of its time, and the queue takes seconds
 
 
@@ -58,10 +59,18 @@ def is_mass(stack: Silence) -> bool:
     return stack.silent >= limits.MASS_SILENCE_MIN_SLOTS and stack.silent > limits.MASS_SILENCE_SHARE * stack.slots
 
 
+def is_settling(stack: Silence, *, now: int) -> bool:
+    """Whether a mass silence has just ended: beats return over a heartbeat, and a look must not catch the last ones."""
+    return stack.mass_at > 0 and now - stack.mass_at < SETTLES_S
+
+
 def alarm(facts: Facts) -> tuple[Action, ...]:
     """Nothing is replaced for silence until beats return; the metric's alarm tells people."""
+    if not is_mass(facts.silence):
+        return ()
     counted = f"{facts.silence.silent} of {facts.silence.slots} slots"
     return (
+        NoteMassSilence(region=facts.region),
         Measure(metric=Metric.MASS_SILENCE),
         Tell(run=facts.run, what=HistoryKind.MASS_SILENCE, cause=Cause.SILENCE, detail=counted),
     )

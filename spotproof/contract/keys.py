@@ -86,6 +86,11 @@ def stack_launches(region: str, hour: int) -> Key:
     return Key(pk=f"{pool_partition(region)}#LAUNCHES", sk=f"{hour % 24:02d}")
 
 
+def mass_silence(region: str) -> Key:
+    """When the stack's nodes were last seen silent all at once."""
+    return Key(pk=f"{pool_partition(region)}#SILENCE", sk="MASS")
+
+
 def history_partition(run: str) -> str:
     """Partition of a run's timeline."""
     return f"HIST#{run}"

@@ -55,6 +55,15 @@ class Pools:
         except Lost:  # another handler began the hour in this moment
             return int(str(self._table.write(more)["launches"]))
 
+    def note_mass_silence(self, region: str, *, now: int) -> None:
+        """Note that the stack's nodes are silent all at once."""
+        self._table.write(Put(key=keys.mass_silence(region), item={"seen_at": now}))
+
+    def mass_silence_at(self, region: str) -> int:
+        """When that was last seen; 0: never."""
+        item = self._table.get(keys.mass_silence(region))
+        return 0 if item is None else int(str(item["seen_at"]))
+
 
 def _key(pool: Pool) -> keys.Key:
     return keys.pool(pool.region, pool.instance_type, pool.zone, pool.market.value)

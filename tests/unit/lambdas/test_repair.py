@@ -343,3 +343,15 @@ def test_a_node_that_joins_before_ec2_shows_it_is_not_taken_for_gone() -> None:
     world.tick(after_s=50)
     slot = world.slot()
     assert (slot.incarnation, slot.holder_incarnation, slot.successor_instance) == (1, 1, None)
+
+
+def test_the_breaker_stays_open_while_beats_return_one_by_one() -> None:
+    world = World()
+    holders = world.started(slots=6)
+    world.beat_all()
+    minutes(world, 2)
+    minutes(world, 1, beating=tuple(holders[:3]))
+    assert [slot.incarnation for slot in world.slots()] == [1] * 6
+    for _ in range(3):
+        minutes(world, 1, beating=tuple(holders[:3]))
+    assert [slot.incarnation for slot in world.slots()] == [1, 1, 1, 2, 2, 2], "those that never came back are lost"
