@@ -50,7 +50,7 @@ class Server:
         self._runtime_dir = runtime_dir
         self._selector = selector
         self._lock = -1
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener: socket.socket | None = None
         self.peers: list[Peer] = []
 
     def __enter__(self) -> Self:
@@ -60,13 +60,15 @@ class Server:
         """
         self._runtime_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._lock = _lock(self._runtime_dir / LOCK)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         (self._runtime_dir / SOCKET).unlink(missing_ok=True)  # of an agent that was killed: the lock says it is gone
         with socket_address(self._runtime_dir) as address:
-            self._listener.bind(address)
+            listener.bind(address)
         (self._runtime_dir / SOCKET).chmod(0o666)  # the folder's own mode says who may come; the trainer may be nobody
-        self._listener.listen(_BACKLOG)
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, self)
+        self._listener = listener
         return self
 
     def __exit__(
@@ -79,13 +81,16 @@ class Server:
 
     def close_door(self) -> None:
         """Let nobody in any more; who is connected stays. The next agent of this folder waits for the lock."""
-        if self._listener.fileno() >= 0:
+        if self._listener is not None:
             (self._runtime_dir / SOCKET).unlink(missing_ok=True)
             self._selector.unregister(self._listener)
             self._listener.close()
+            self._listener = None
 
     def accept(self) -> Peer | None:
         """The peer that knocks, now registered with the selector."""
+        if self._listener is None:
+            return None
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):

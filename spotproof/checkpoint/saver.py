@@ -40,6 +40,7 @@ class Saver:
     objects: Mapping[str, object]
     saved_step: int = -1
     is_manual_due: bool = False
+    _is_overdue: bool = False  # a save by steps found no arena: the next boundary is as good
     _saved_at: float = field(default_factory=time.monotonic)
     _snapshotter: Snapshotter = field(init=False)
 
@@ -83,7 +84,7 @@ class Saver:
             return SaveKind.EXTRA
         if self.is_manual_due:
             return SaveKind.MANUAL
-        is_by_steps = welcome.every_steps > 0 and step % welcome.every_steps == 0
+        is_by_steps = self._is_overdue or (welcome.every_steps > 0 and step % welcome.every_steps == 0)
         is_by_time = time.monotonic() - self._saved_at >= welcome.every_s
         return SaveKind.PERIODIC if (is_by_steps or is_by_time) and step != self.saved_step else None
 
@@ -98,6 +99,7 @@ class Saver:
             while arena is None and kind in (SaveKind.FLUSH, SaveKind.FINAL) and not self._is_too_late():
                 self.session.listen(timeout_s=LISTEN_S)
                 arena = self._snapshot(step, counters)
+        self._is_overdue = arena is None
         if arena is None or self.session.is_lost:
             return
         self.session.tell(

@@ -102,14 +102,15 @@ def last_of_each_step(log: Path) -> list[dict[str, Any]]:
 
 
 def test_a_killed_trainer_goes_on_and_its_curve_is_that_of_the_untracked_one(laptop: Laptop, tmp_path: Path) -> None:
-    code, told = laptop.go(kill_at=23)
+    code, told = laptop.go(kill_at=23, delay_s=0.1)
     assert code == 137, told
-    assert laptop.committed()[-1] == 20
+    committed = laptop.committed()[-1]
+    assert 20 <= committed < 23  # a save that found no free arena came a step later
     code, told = laptop.go(kill_at=23)
     assert code == 0, told
-    assert "goes on from step 20" in told
+    assert f"goes on from step {committed}" in told
     assert last_of_each_step(laptop.log) == reference(tmp_path)
-    assert len(read_log(laptop.log)) == 40 + 3  # three steps were repeated, none was lost
+    assert len(read_log(laptop.log)) == 40 + 23 - committed  # those steps were repeated, none was lost
 
 
 def test_an_upload_survives_its_trainer(laptop: Laptop) -> None:
