@@ -19,13 +19,12 @@ def order_flush(
 ) -> tuple[Action, ...]:
     """The actions that tell the run to flush. The same facts give the same order id, so that a repetition is no news.
 
-    Leavers of an order that still stands stay leavers, and the earlier deadline counts.
+    Leavers of an order that still stands stay leavers. The deadline is the new leavers': those of the standing order
+    have heard theirs, and an earlier one would take seconds from the flush of the others.
     """
-    standing = standing_leavers(facts.head, facts.now)
-    until = min([deadline_at, *_standing_deadline(facts, standing)])
-    everybody = leavers | standing
+    everybody = leavers | standing_leavers(facts.head, facts.now)
     order = FlushOrder(
-        order=order_id(facts.run, kind, until, everybody), kind=kind, deadline_at=until, leavers=everybody
+        order=order_id(facts.run, kind, deadline_at, everybody), kind=kind, deadline_at=deadline_at, leavers=everybody
     )
     actions: list[Action] = []
     if facts.head is not None:
@@ -35,7 +34,7 @@ def order_flush(
         run=facts.run,
         what=HistoryKind.FLUSH_ORDERED,
         cause=cause,
-        detail=f"order {order.order}: leaving {who}, until {until}"[:400],
+        detail=f"order {order.order}: leaving {who}, until {deadline_at}"[:400],
     )
     return (*actions, SendFlush(run=facts.run, order=order), told, Measure(metric=Metric.FLUSH_ORDERS))
 
@@ -51,8 +50,3 @@ def order_id(run: str, kind: NoticeKind, deadline_at: int, leavers: Iterable[int
     """A name for the order that follows from what it says: lower-case hex, safe in a file name."""
     text = f"{run}|{kind.value}|{deadline_at}|{','.join(str(slot) for slot in sorted(leavers))}"
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _standing_deadline(facts: Facts, standing: frozenset[int]) -> list[int]:
-    deadline = None if facts.head is None else facts.head.order_deadline_at
-    return [deadline] if standing and deadline is not None else []
