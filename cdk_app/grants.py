@@ -15,18 +15,26 @@ from cdk_app.acknowledge import acknowledge_wildcard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One statement. A resource that ends in a star needs `because`: why no narrower one does."""
+    """One statement. A resource that ends in a star needs `because`: why no narrower one does.
+
+    `effect` DENY is for a lock on what another grant gives: it needs no reason, the wider it is the less it gives.
+    """
 
     sid: str
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     conditions: dict[str, Any] | None = None
     because: str = ""
+    effect: iam.Effect = iam.Effect.ALLOW
 
     def statement(self) -> iam.PolicyStatement:
         """The statement as CDK wants it; one object per use, since CDK changes them."""
         return iam.PolicyStatement(
-            sid=self.sid, actions=[*self.actions], resources=[*self.resources], conditions=self.conditions
+            sid=self.sid,
+            effect=self.effect,
+            actions=[*self.actions],
+            resources=[*self.resources],
+            conditions=self.conditions,
         )
 
 

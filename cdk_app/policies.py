@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aws_cdk import Aws
+from aws_cdk import aws_iam as iam
 
 from cdk_app.grants import Grant, arn
 from spotproof.contract import keys, s3keys, tags
@@ -19,20 +20,19 @@ WRITE_ITEMS: Final = ("dynamodb:PutItem", "dynamodb:UpdateItem")
 CHECK_ITEM: Final = "dynamodb:ConditionCheckItem"  # a transaction's look at an item that it does not write
 CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "POOL#*", "HIST#*")
 NODE_READS: Final = ("RUN#*", "INSTANCE#*", f"{keys.NODE_PREFIX}*")
-LAUNCH: Final = ("ec2:CreateFleet", "ec2:RunInstances")
-# What the SSM agent calls to be reachable and to take a command. The managed policy also reads every parameter.
+# An instant fleet is authorized twice: CreateFleet on what the request names, RunInstances on that and on what the
+# template names (Service Authorization Reference of ec2:CreateFleet).
+FLEET: Final = "ec2:CreateFleet"
+RUN: Final = "ec2:RunInstances"
+LAUNCH: Final = (FLEET, RUN)
+# What the SSM agent calls to be reachable and to take a command. The managed policy also reads every parameter, and
+# serves agents from before 3.3.40 (ec2messages), which are too old for our document's ENV_VAR parameter.
 SSM_AGENT: Final = (
     "ssm:UpdateInstanceInformation",
     "ssmmessages:CreateControlChannel",
     "ssmmessages:CreateDataChannel",
     "ssmmessages:OpenControlChannel",
     "ssmmessages:OpenDataChannel",
-    "ec2messages:AcknowledgeMessage",
-    "ec2messages:DeleteMessage",
-    "ec2messages:FailMessage",
-    "ec2messages:GetEndpoint",
-    "ec2messages:GetMessages",
-    "ec2messages:SendReply",
 )
 LATER_IDS: Final = "Ids are given when EC2 makes the thing, after the deployment"
 
@@ -49,6 +49,7 @@ class Reach:
     subnets: tuple[str, ...]
     security_group: str
     node_role: str
+    node_profile: str
     topic: str
 
 
@@ -130,13 +131,9 @@ def flush_nodes(reach: Reach) -> list[Grant]:
 
 def launch_nodes(reach: Reach) -> list[Grant]:
     """Instances from our template, in our subnets, tagged as ours, with the one node role."""
-    tagged = {f"aws:RequestTag/{tags.MANAGED}": tags.MANAGED_TRUE, f"aws:RequestTag/{tags.STACK}": reach.stack}
     return [
-        Grant(
-            sid="LaunchFromOurParts",
-            actions=LAUNCH,
-            resources=(reach.template, *reach.subnets, reach.security_group),
-        ),
+        Grant(sid="LaunchFromOurParts", actions=LAUNCH, resources=(reach.template, *reach.subnets)),
+        Grant(sid="LaunchIntoOurGroup", actions=(RUN,), resources=(reach.security_group,)),
         Grant(
             sid="LaunchKnownImages",
             actions=LAUNCH,
@@ -147,7 +144,7 @@ def launch_nodes(reach: Reach) -> list[Grant]:
         ),
         Grant(
             sid="LaunchTheirDisks",
-            actions=LAUNCH,
+            actions=(RUN,),
             resources=(arn("ec2", "snapshot/*", account=""),),
             because="Snapshots belong to the image; nobody knows their ids before the image is chosen.",
         ),
@@ -155,38 +152,63 @@ def launch_nodes(reach: Reach) -> list[Grant]:
         # into being only together with an instance, which must be tagged (docs/decisions/spot-requests-untagged.md).
         Grant(
             sid="LaunchSpot",
-            actions=LAUNCH,
+            actions=(RUN,),
             resources=(arn("ec2", "spot-instances-request/*"),),
             because=f"{LATER_IDS}; it comes only together with an instance, which must carry our tags.",
         ),
-        *_tagged_launch(tagged),
+        *_tagged_launch(reach),
+        *_one_role(reach),
+    ]
+
+
+def _tagged_launch(reach: Reach) -> list[Grant]:
+    """What comes into being carries our tags, and tags are given at no other moment."""
+    tagged = {f"aws:RequestTag/{tags.MANAGED}": tags.MANAGED_TRUE, f"aws:RequestTag/{tags.STACK}": reach.stack}
+    fleet, *machine = (arn("ec2", kind) for kind in ("fleet/*", "instance/*", "volume/*"))
+    interface = arn("ec2", "network-interface/*")
+    made = (("LaunchTagged", LAUNCH, machine), ("FleetTagged", (FLEET,), [fleet]), ("JoinTagged", (RUN,), [interface]))
+    because = f"{LATER_IDS}; the request must carry our tags."
+    return [
+        *(
+            Grant(
+                sid=sid,
+                actions=actions,
+                resources=tuple(resources),
+                conditions={"StringEquals": tagged},
+                because=because,
+            )
+            for sid, actions, resources in made
+        ),
+        Grant(
+            sid="TagWhatIsLaunched",
+            actions=("ec2:CreateTags",),
+            resources=(fleet, *machine, interface),
+            conditions={"StringEquals": {**tagged, "ec2:CreateAction": ["CreateFleet", "RunInstances"]}},
+            because=because,
+        ),
+    ]
+
+
+def _one_role(reach: Reach) -> list[Grant]:
+    """The node role and no other, by what is passed and by what a fleet's overrides may name."""
+    return [
         Grant(
             sid="PassNodeRole",
             actions=("iam:PassRole",),
             resources=(reach.node_role,),
             conditions={"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
         ),
-    ]
-
-
-def _tagged_launch(tagged: dict[str, str]) -> list[Grant]:
-    made = tuple(arn("ec2", kind) for kind in ("fleet/*", "instance/*", "volume/*", "network-interface/*"))
-    because = f"{LATER_IDS}; the request must carry our tags."
-    creating = {**tagged, "ec2:CreateAction": ["CreateFleet", "RunInstances"]}
-    return [
+        # A denial, because overrides can replace the template's profile. It asks only where EC2 tells the profile:
+        # a condition that asked always would refuse every launch at a check that does not know it yet.
         Grant(
-            sid="LaunchTagged",
+            sid="NoOtherProfile",
+            effect=iam.Effect.DENY,
             actions=LAUNCH,
-            resources=made,
-            conditions={"StringEquals": tagged},
-            because=because,
-        ),
-        Grant(
-            sid="TagWhatIsLaunched",
-            actions=("ec2:CreateTags",),
-            resources=made,
-            conditions={"StringEquals": creating},
-            because=because,
+            resources=(arn("ec2", "instance/*"),),
+            conditions={
+                "ArnNotEquals": {"ec2:InstanceProfile": reach.node_profile},
+                "Null": {"ec2:InstanceProfile": "false"},
+            },
         ),
     ]
 

@@ -83,6 +83,7 @@ class SpotproofStack(Stack):
             subnets=tuple(arn("ec2", f"subnet/{one.subnet_id}") for one in self.network.subnets),
             security_group=arn("ec2", f"security-group/{self.network.security_group.security_group_id}"),
             node_role=self.nodes.role.role_arn,
+            node_profile=self.nodes.profile_arn,
             topic=self.topic.topic_arn,
         )
 

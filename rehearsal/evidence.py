@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from rehearsal.auditor import Commit
 from rehearsal.losses import Piece, pieces, when
+from rehearsal.permissions.proof import Proof
 from spotproof.report.model import Point
 
 
@@ -73,6 +74,7 @@ class Evidence:
     run_status: str
     dead_letters: Mapping[str, int]
     plane_problems: tuple[str, ...]
+    permissions: Proof | None = None
 
     def pieces(self) -> tuple[Piece, ...]:
         """What each process trained."""

@@ -44,6 +44,11 @@ class Plan:
     patience_s: float = 120.0
     covers: bool = True
 
+    @property
+    def whole(self) -> bool:
+        """Whether everything is played that this story has: only then is an unused grant one grant too many."""
+        return self.covers and set(self.acts) == set(Act)
+
 
 FULL: Final = Plan(acts=tuple(Act), steps=300)
 SHORT: Final = Plan(acts=(Act.NOTICE,), steps=90, act_every_steps=30)

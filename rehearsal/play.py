@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rehearsal import acts, losses
 from rehearsal.evidence import Coverage, Evidence, Machine
+from rehearsal.permissions.proof import prove
 from rehearsal.plan import RUN, Plan
 from rehearsal.reference import Reference
 from rehearsal.region import Region
@@ -89,6 +90,7 @@ def gather(stage: Stage, *, reference: tuple[Point, ...], in_vain: list[str]) ->
         woken_ended=stage.woken_ended,
         run_status=stage.status(),
         dead_letters=report.dead_letters,
+        permissions=prove(region, stage.outputs, whole=stage.plan.whole),
         plane_problems=(*in_vain, *region.problems(), *report.refused_deliveries, *_errors(report.function_errors)),
     )
 

@@ -150,6 +150,10 @@ class Region:
             **self.commands.verbs(),
         }
         self.endpoint.around = compute.around()
+        self.endpoint.witnesses = {
+            ("ssm", "SendCommand"): self.commands.seen,
+            ("ec2", "TerminateInstances"): compute.seen,
+        }
 
     # ------------------------------------------------------------------ life
     def __enter__(self) -> Self:

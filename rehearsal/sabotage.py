@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rehearsal import verdicts
+from rehearsal.permissions import deployed
+from rehearsal.permissions.estate import NODE
 from rehearsal.plan import Act, Plan
 from rehearsal.plane.calls import Call
 from rehearsal.plane.faults import FOREVER
@@ -118,6 +121,35 @@ def _sort_key(action: Params) -> str:
     return str((body.get("Item") or body.get("Key"))["sk"]["S"])
 
 
+# ---------------------------------------------------------------------------------------------------- in the account
+def _regrant(change: Callable[[list[dict[str, Any]]], None]) -> Callable[[Stage], None]:
+    """Changes the node's deployed policy. The emulated account does not enforce it, so the run itself goes well."""
+
+    def spoil(stage: Stage) -> None:
+        iam = stage.region.client("iam")
+        role = next(role for role, actor in deployed.read(stage.region, stage.outputs).actors.items() if actor == NODE)
+        for name in iam.list_role_policies(RoleName=role)["PolicyNames"]:
+            document = deployed.policy(stage.region, role, name)
+            change(document["Statement"])
+            iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
+
+    return spoil
+
+
+def _without_put(statements: list[dict[str, Any]]) -> None:
+    """Nodes may not store checkpoints any more."""
+    for one in statements:
+        if one["Sid"] == "Checkpoints":
+            one["Action"] = ["s3:GetObject"]
+
+
+def _with_delete(statements: list[dict[str, Any]]) -> None:
+    """Nodes may delete checkpoints."""
+    for one in statements:
+        if one["Sid"] == "Checkpoints":
+            one["Action"].append("s3:DeleteObject")
+
+
 # ---------------------------------------------------------------------------------------------------- in the nodes
 def _inside(what: str) -> Callable[[Stage], None]:
     def spoil(stage: Stage) -> None:
@@ -198,5 +230,17 @@ ALL: Final[tuple[Sabotage, ...]] = (
         says="the control plane may not end instances",
         spoil=_refuse_terminate,
         breaks=(verdicts.NOTHING_LEFT,),
+    ),
+    Sabotage(
+        name="grant-removed",
+        says="the deployed node role may not store checkpoints any more",
+        spoil=_regrant(_without_put),
+        breaks=(verdicts.PERMISSIONS,),
+    ),
+    Sabotage(
+        name="grant-widened",
+        says="the deployed node role may delete checkpoints",
+        spoil=_regrant(_with_delete),
+        breaks=(verdicts.PERMISSIONS,),
     ),
 )

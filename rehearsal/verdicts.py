@@ -33,6 +33,7 @@ NOTHING_LEFT: Final = "left running"
 FINISHED: Final = "run"
 DEPLOYED: Final = "template"
 EXERCISED: Final = "exercised"
+PERMISSIONS: Final = "permissions"
 NO_SURPRISES: Final = "surprises"
 
 
@@ -180,6 +181,21 @@ def exercised(evidence: Evidence) -> Verdict | None:
     return Verdict(name=EXERCISED, passed=not idle, says=says)
 
 
+def permissions(evidence: Evidence) -> Verdict | None:
+    """Every call is allowed by the deployed roles, no attack is, and where all was played every grant was needed."""
+    proof = evidence.permissions
+    if proof is None:
+        return None
+    unused = tuple(f"unused: {one}" for one in proof.unused) if proof.whole else ()
+    wrong = (*(f"refused: {one}" for one in proof.refused), *proof.admitted, *unused)
+    if wrong:
+        return Verdict(name=PERMISSIONS, passed=False, says=f"{len(wrong)} wrong: {'; '.join(wrong[:3])}")
+    grants = f"{proof.grants} grants, none unused but {proof.excused} with a reason; " if proof.whole else ""
+    says = f"{proof.calls} calls are {proof.requests} different requests, all allowed; {grants}"
+    passed = bool(proof.calls and proof.attacks)
+    return Verdict(name=PERMISSIONS, passed=passed, says=f"{says}{proof.attacks} attacks refused")
+
+
 def no_surprises(evidence: Evidence) -> Verdict:
     """No message in a dead-letter queue, nothing that the emulated account could not play."""
     dead = [f"{n} in {queue}" for queue, n in Counter(evidence.dead_letters).items() if n]
@@ -201,5 +217,6 @@ _CHECKS: Final[tuple[Callable[[Evidence], Verdict | None], ...]] = (
     nothing_left,
     deployed,
     exercised,
+    permissions,
     no_surprises,
 )

@@ -57,6 +57,7 @@ class Nodes(Construct):
                 user_data=Fn.base64(script),
             ),
         )
+        self.profile_arn = profile.attr_arn
         self.template_id = template.ref
         self.template_version = template.attr_latest_version_number
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request as it arrived. `role` is the role behind the access key, '' for the operator's own key."""
+    """One request as it arrived. `role` is the role behind the access key, '' for the operator's own key.
+
+    `seen` are the instances that the call is about, each with the tags that it carried at that moment.
+    """
 
     service: str  # botocore's name: ec2, dynamodb, ...
     operation: str  # AWS's spelling: CreateFleet
     params: dict[str, Any]
     access_key: str = ""
     role: str = ""
+    seen: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
 
 

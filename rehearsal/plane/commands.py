@@ -151,6 +151,13 @@ class Commands:
             return listed
         return [i for i in self._instances.launched if self._reachable(i) and self._matches(i, targets)]
 
+    def seen(self, call: Call) -> dict[str, dict[str, str]]:
+        """The instances that a SendCommand is sent to, with their tags; none for a call that is refused."""
+        try:
+            return {instance_id: self._instances.tags(instance_id) for instance_id in self._chosen(call.params)}
+        except AwsFailure:
+            return {}
+
     def _reachable(self, instance_id: str) -> bool:
         instance = self._instances.get(instance_id)
         running = instance is not None and instance.state == "running"

@@ -57,6 +57,11 @@ class Compute:
             ("ec2", "DeleteTags"): self.change_tags,
         }
 
+    def seen(self, call: Call) -> dict[str, dict[str, str]]:
+        """The instances that a TerminateInstances names and that exist, with their tags."""
+        named = [str(instance_id) for instance_id in call.params.get("InstanceIds") or []]
+        return {one: self._instances.tags(one) for one in named if self._instances.get(one) is not None}
+
     def terminate_instances(self, call: Call) -> dict[str, Any]:
         """shutting-down at once, terminated a little later, the host killed in between."""
         if call.params.get("DryRun"):

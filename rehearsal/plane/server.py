@@ -27,6 +27,9 @@ Verb = Callable[[Call], dict[str, Any]]
 Around = Callable[[Call, Callable[[], WireAnswer]], WireAnswer]
 """An operation that moto performs, with something before or after it: gets the call and what lets moto proceed."""
 
+Witness = Callable[[Call], dict[str, dict[str, str]]]
+"""Which instances a call is about, with their tags; asked under the account's lock before anything is done."""
+
 
 class QuietHandler(MotoRequestHandler):
     """moto's handler without a line per request on the terminal."""
@@ -51,6 +54,7 @@ class Endpoint:
         self.faults = FaultTable()
         self.verbs = verbs or {}
         self.around = around or {}
+        self.witnesses: dict[tuple[str, str], Witness] = {}
         self.crashes: list[str] = []
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server: BaseWSGIServer | None = None
@@ -73,7 +77,9 @@ class Endpoint:
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = read_body(environ)
         call = read_call(environ, body)
-        call = dataclasses.replace(call, role=self.account.role_of(call.access_key) if call.access_key else "")
+        call = dataclasses.replace(
+            call, role=self.account.role_of(call.access_key) if call.access_key else "", seen=self._seen(call)
+        )
         try:
             status, headers, answer = self._answer(call, environ)
         except ConnectionLost:
@@ -84,6 +90,13 @@ class Endpoint:
         headers["Content-Length"] = str(len(answer))
         start_response(f"{status} {'OK' if status < 300 else 'Error'}", list(headers.items()))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer]
+
+    def _seen(self, call: Call) -> dict[str, dict[str, str]]:
+        witness = self.witnesses.get((call.service, call.operation))
+        if witness is None:
+            return {}
+        with self.account.lock:
+            return witness(call)
 
     def _answer(self, call: Call, environ: Environ) -> WireAnswer:
         fault, rewrites = self.faults.meet(call)

@@ -27,6 +27,7 @@ JUDGED = {
     verdicts.NOTHING_LEFT,
     verdicts.DEPLOYED,
     verdicts.EXERCISED,
+    verdicts.PERMISSIONS,
     verdicts.NO_SURPRISES,
 }
 

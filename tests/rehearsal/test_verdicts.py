@@ -10,6 +10,7 @@ import pytest
 from rehearsal import verdicts
 from rehearsal.auditor import Commit
 from rehearsal.evidence import Coverage, Departure, DepartureKind, Evidence, Machine, steps_lost
+from rehearsal.permissions.proof import Proof
 from spotproof.contract import tags
 from spotproof.report.model import Point
 
@@ -40,6 +41,20 @@ COVERAGE = Coverage(
     functions_unused=(),
     document_steps_unused=(),
     resources=60,
+)
+
+
+PROOF = Proof(
+    calls=9,
+    requests=5,
+    refused=(),
+    grants=7,
+    whole=True,
+    unused=(),
+    raced=1,
+    excused=1,
+    attacks=3,
+    admitted=(),
 )
 
 
@@ -76,6 +91,7 @@ GOOD = Evidence(
     run_status="done",
     dead_letters={"urgent": 0},
     plane_problems=(),
+    permissions=PROOF,
 )
 
 
@@ -86,7 +102,7 @@ def failed(evidence: Evidence) -> set[str]:
 def test_good_evidence_passes_every_verdict() -> None:
     judged = verdicts.judge(GOOD)
     assert [v for v in judged if not v.passed] == []
-    assert len(judged) == 14
+    assert len(judged) == 15
 
 
 def test_lost_steps_are_counted_from_what_ran() -> None:
@@ -117,6 +133,11 @@ SPOILT: list[tuple[dict[str, Any], set[str]]] = [
     ({"coverage": dataclasses.replace(COVERAGE, gate_findings=("x",))}, {verdicts.DEPLOYED}),
     ({"coverage": dataclasses.replace(COVERAGE, rules_silent=("x",))}, {verdicts.EXERCISED}),
     ({"coverage": dataclasses.replace(COVERAGE, document_steps_unused=("x",))}, {verdicts.EXERCISED}),
+    ({"permissions": dataclasses.replace(PROOF, refused=("node: s3:PutObject",))}, {verdicts.PERMISSIONS}),
+    ({"permissions": dataclasses.replace(PROOF, unused=("node: s3:GetObject",))}, {verdicts.PERMISSIONS}),
+    ({"permissions": dataclasses.replace(PROOF, admitted=("node may delete",))}, {verdicts.PERMISSIONS}),
+    ({"permissions": dataclasses.replace(PROOF, calls=0)}, {verdicts.PERMISSIONS}),
+    ({"permissions": dataclasses.replace(PROOF, attacks=0)}, {verdicts.PERMISSIONS}),
     ({"dead_letters": {"urgent-dlq": 1}}, {verdicts.NO_SURPRISES}),
     ({"reference": ()}, {verdicts.BIT_EQUAL, verdicts.SAMPLES}),
 ]
@@ -125,3 +146,8 @@ SPOILT: list[tuple[dict[str, Any], set[str]]] = [
 @pytest.mark.parametrize(("spoilt", "names"), SPOILT)
 def test_spoilt_evidence_fails_the_verdict_that_watches_it(spoilt: dict[str, Any], names: set[str]) -> None:
     assert failed(dataclasses.replace(GOOD, **spoilt)) == names
+
+
+def test_grants_are_judged_only_where_the_whole_story_was_played() -> None:
+    part = dataclasses.replace(PROOF, whole=False, unused=("node: s3:GetObject",))
+    assert failed(dataclasses.replace(GOOD, permissions=part)) == set()
