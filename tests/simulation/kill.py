@@ -42,11 +42,12 @@ import torch
 from torch import Tensor
 
 from spotproof.agent.main import OBJECTS_DIR, TABLE_FILE, run_agent
+from spotproof.checkpoint import commit as committing
 from spotproof.checkpoint import jobs, uploads
+from spotproof.checkpoint import restore as restoring
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.channel import Channel
 from spotproof.checkpoint.fetch import Fetcher, Stores
-from spotproof.checkpoint.restore import restore
 from spotproof.checkpoint.state import capture
 from spotproof.checkpoint.uploader import Uploader, open_stores
 from spotproof.contract import layout
@@ -63,6 +64,7 @@ STEPS = 5
 STEP_S = 0.01
 TRIAL_S = 30.0
 HOME_S = 1.0
+STARTS_MAX = 25  # one kill needs a handful
 _LOOK_S = 0.004
 _COUNT = struct.Struct("<Q")
 _LABEL_AT, _LABEL_BYTES = 64, 200
@@ -244,7 +246,7 @@ def check_end(site: Site) -> int:
         return 1
     training = Training(seed=0)
     with mmap.mmap(fetched.image_fd, fetched.part.image.bytes, access=mmap.ACCESS_COPY) as image:
-        restore(training.objects, image, layout.decode(fetched.layout), step=STEPS)
+        restoring.restore(training.objects, image, layout.decode(fetched.layout), step=STEPS)
     if fingerprint(training) != site.expected[STEPS]:
         site.say("WRONG end")
     return 0
@@ -281,6 +283,7 @@ class Trial:
     armed: set[Role] = field(default_factory=set)
     is_trained: bool = False
     trained_at: float = 0.0
+    starts: int = 0
     is_over: bool = False
 
     def run(self) -> str:
@@ -289,15 +292,16 @@ class Trial:
         try:
             self._start_agent()
             self._start_trainer()
-            while not self.is_over and time.monotonic() < until:
+            while not self.is_over and time.monotonic() < until and self.starts < STARTS_MAX:
                 self._serve()
                 self._reap()
                 self._send_home()
         finally:
             self._end()
         if not self.is_over:
-            return f"stuck for {TRIAL_S} s, alive were {sorted(self.alive.values())}\n{self.site.log()}"
-        self._wait_for(self._fork(lambda: check_end(self.site)))
+            return f"stuck after {self.starts} starts within {TRIAL_S} s\n{self.site.log()}"
+        if self._wait_for(self._fork(lambda: check_end(self.site))) != 0:
+            self.site.say(f"LOST: the end cannot be loaded\n{self.site.log()}")
         return "\n".join(line for line in self.site.said() if not line.startswith("restored"))
 
     def _start_agent(self) -> None:
@@ -339,6 +343,7 @@ class Trial:
             arm(self.fuse)
             return body()
 
+        self.starts += 1
         pid = self._fork(armed if is_armed else body)
         self.alive[pid] = role
         return pid
@@ -416,8 +421,8 @@ class Trial:
             self._wait_for(pid)
         self.alive.clear()
 
-    def _wait_for(self, pid: int) -> None:
-        os.waitpid(pid, 0)
+    def _wait_for(self, pid: int) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @contextmanager
@@ -440,6 +445,19 @@ class Outcome:
     died_at: str
     problem: str
     seconds: float
+
+
+def sabotage_generators() -> None:
+    """The generators are not restored."""
+    restoring._restore_rng = lambda body: None
+
+
+def sabotage_chunks() -> None:
+    """No chunk is ever sent; part, manifest and pointer are."""
+    committing.Committer._send_all = lambda self, run, wanted, until: None  # type: ignore[method-assign]
+
+
+SABOTAGES: dict[str, Callable[[], None]] = {"generators": sabotage_generators, "chunks": sabotage_chunks}
 
 
 def play(role: Role, at: int, expected: list[str]) -> tuple[Outcome, Fuse]:
@@ -479,9 +497,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="ROLE:BOUNDARY of one trial to play again")
+    parser.add_argument("--sabotage", choices=sorted(SABOTAGES), help="break the product on purpose: this must fail")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     expected = uninterrupted()
+    if options.sabotage:
+        SABOTAGES[options.sabotage]()
     if options.only:
         role, _, at = options.only.partition(":")
         outcome, _ = play(Role(role), int(at), expected)

@@ -1,0 +1,34 @@
+"""A small helping of `make kill`; each trial is told apart by its role and boundary, see tests/simulation/kill.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIALS = 12
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_kills_at_write_boundaries_lose_no_commit_and_restore_nothing_wrong() -> None:
+    command = [sys.executable, "-m", "tests.simulation.kill", "--count", str(TRIALS), "--seed", "11"]
+    played = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert f"{TRIALS} trials" in played.stdout
+    assert "0 with a wrong restore or a lost commit" in played.stdout
+    kills = int(played.stdout.split(" trials, ")[1].split(" kills")[0])
+    assert kills >= TRIALS // 2, f"the boundaries were hardly ever reached: {played.stdout}"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("sabotage", "told"), [("generators", "WRONG"), ("chunks", "none can be loaded")])
+def test_a_product_that_is_broken_on_purpose_is_found_out(sabotage: str, told: str) -> None:
+    command = [sys.executable, "-m", "tests.simulation.kill", "--sabotage", sabotage, "--only", "trainer:0"]
+    played = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert played.returncode == 1, played.stdout + played.stderr
+    assert told in played.stdout
