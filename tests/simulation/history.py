@@ -70,7 +70,7 @@ class Weather:
             notice_share=1.0 if clean else chance.choice([1.0, 0.7, 0.0]),
             lost_events=rough * chance.choice([0.0, 0.2, 1.0]),
             kills=rough * chance.choice([0.0, 0.2, 0.5]),
-            stalls=chance.choice([0.05, 0.2] if clean else [0.0, 0.02, 0.1]),
+            stalls=chance.choice([0.05, 0.2] if clean else [0.0, 0.02, 0.04]),
             throttles=int(rough * chance.choice([0, 0, 2, 5])),
             refused_pools=rough * chance.choice([0.0, 0.4, 0.9]),
             extra=rough * chance.choice([0.0, 0.0, 0.5]),
