@@ -33,7 +33,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         # Not a Popen: that one insists on being waited for. A session of its own: a Ctrl-C is for the training.
-        self.pid = os.posix_spawn(command[0], command, environ, setsid=True, setsigdef=[signal.SIGPIPE])
+        self.pid = os.posix_spawn(command[0], tuple(command), environ, setsid=True, setsigdef=[signal.SIGPIPE])
         self._code: int | None = None
 
     def poll(self) -> int | None:
