@@ -224,6 +224,10 @@ class Run:
             self._step = self._image.restored.step
             counters = counters_of(self._image.memory, self._image.layout)
             self._position = cast("Mapping[str, Any] | None", counters.get("position"))
+            for thing in self._objects.values():
+                if isinstance(thing, torch.optim.Optimizer):
+                    # It has stepped, in an earlier process: a schedule that looks only at this one would warn.
+                    setattr(thing, "_opt_called", True)  # noqa: B010 -- torch's own, and private
         else:
             _LOG.info("nothing to restore: training starts at step 0")
 

@@ -22,7 +22,7 @@ from spotproof.contract import s3keys
 from spotproof.contract.items import NO_INSTANCE, Generation, Member, Node, Slot
 from spotproof.contract.limits import FIRST_HEARTBEAT_S, JOIN_AFTER_DEADLINE_S
 from spotproof.contract.runspec import RunSpec
-from spotproof.errors import BadSettings, Lost, Missing, Superseded, Unavailable
+from spotproof.errors import BadSettings, Denied, Lost, Missing, Superseded, Unavailable
 from spotproof.store.members import Members, Memberships
 from spotproof.store.nodes import Nodes
 from spotproof.store.pointer import Pointers
@@ -31,6 +31,7 @@ from spotproof.store.spec import Specs
 from spotproof.store.table import Table
 
 POLL_S: Final = 1.0
+CREDENTIALS_WITHIN_S: Final = 60.0
 
 T = TypeVar("T")
 
@@ -219,13 +220,21 @@ class Joiner:
             return
 
     def _patiently(self, read: Callable[[], T]) -> T:
-        """Read until the table answers: a node that boots in a bad minute is still of use after it."""
+        """Read until the table answers: a node that boots in a bad minute is still of use after it.
+
+        A fresh instance's role has no credentials for up to half a minute, so a refusal is believed only after that.
+        """
+        believed_at = self.now() + CREDENTIALS_WITHIN_S
         while True:
             if self._cancelled.is_set():
                 raise _Called
             try:
                 return read()
             except Unavailable:
+                self._pause()
+            except Denied:
+                if self.now() >= believed_at:
+                    raise
                 self._pause()
 
     def _pause(self) -> None:

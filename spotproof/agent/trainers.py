@@ -200,6 +200,7 @@ class Trainers:
         if now.uploads is None:
             raise ProtocolError("a save came before its arenas")
         saves.asked_step, saves.asked_kind = frame.step, frame.kind
+        self._let_go_of_start()
         if frame.kind is SaveKind.FLUSH:
             saves.flush_asked_step = frame.step
         if frame.arena < 0:
@@ -216,6 +217,13 @@ class Trainers:
         )
         now.uploads.submit(job)
         self._progress(Progress(step=frame.step, loss=now.training.loss, samples=frame.samples))
+
+    def _let_go_of_start(self) -> None:
+        """A trainer that saves needs no image any more: it outlived an agent, and has its state."""
+        self._has_used_start = True
+        if self.situation.fetched is not None:
+            os.close(self.situation.fetched.image_fd)
+            self.situation.fetched = None
 
     def _progress(self, frame: Progress) -> None:
         training = self.situation.training
