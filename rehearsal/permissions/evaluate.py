@@ -146,7 +146,8 @@ def _operator(text: str) -> _Operator:
     rest = rest.removesuffix("IfExists")
     name = rest.replace("Not", "", 1)
     known = name in _COMPARED or (rest == "Null" and not if_exists and not over)
-    if not known or over not in ("", "ForAllValues", "ForAnyValue") or rest == "NotBool":
+    unclear = rest == "NotBool" or (over == "ForAnyValue" and if_exists)  # the latter is documented nowhere
+    if not known or over not in ("", "ForAllValues", "ForAnyValue") or unclear:
         raise Unsupported(f"the condition operator {text} is not played")
     return _Operator(name=name, over=over, negated=name != rest, if_exists=if_exists)
 
@@ -161,8 +162,9 @@ def _one(operator: _Operator, key: str, value: Value | None, wanted: tuple[str, 
     if operator.name == "Null":
         return (value is None) == (wanted == ("true",))
     if value is None:
-        # An absent key satisfies what is negated, what says IfExists, and "all of none".
-        return operator.negated or operator.if_exists or operator.over == "ForAllValues"
+        if operator.over:  # of none, all hold and none does, negated or not
+            return operator.over == "ForAllValues"
+        return operator.negated or operator.if_exists
     if isinstance(value, tuple) and not operator.over:
         raise Unsupported(f"{key} has several values; a condition on it needs ForAllValues or ForAnyValue")
     values = value if isinstance(value, tuple) else (value,)

@@ -114,6 +114,9 @@ CONDITIONS: list[tuple[str, Any, Value | None, bool]] = [
     ("ForAllValues:StringNotEquals", "a", ("b", "c"), True),
     ("ForAllValues:StringNotEquals", "a", ("b", "a"), False),
     ("ForAnyValue:StringNotEquals", "a", ("b", "a"), True),
+    ("ForAnyValue:StringNotEquals", "a", None, False),
+    ("ForAllValues:StringNotEquals", "a", None, True),
+    ("ForAllValues:StringEqualsIfExists", "a", None, True),
 ]
 
 
@@ -156,6 +159,7 @@ UNKNOWN: list[dict[str, Any]] = [
     {"Condition": {"NotIpAddress": {"aws:SourceIp": "10.0.0.0/8"}}},
     {"Condition": {"NotBool": {"k": "true"}}},
     {"Condition": {"NullIfExists": {"k": "true"}}},
+    {"Condition": {"ForAnyValue:StringEqualsIfExists": {"k": "a"}}},
     {"Condition": {"ForSomeValues:StringEquals": {"k": "a"}}},
     {"Condition": {"StringEquals": {"k": "${aws:PrincipalTag/team}"}}},
     {"Resource": "arn:aws:s3:::b/${aws:username}"},
