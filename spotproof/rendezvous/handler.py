@@ -161,6 +161,9 @@ class Handler(RendezvousHandler):
 def create(parameters: RendezvousParameters) -> Handler:
     """The handler of this process. Raises BadSettings if the environment names neither a table nor a folder."""
     settings = RendezvousSettings.from_env(os.environ)
+    # Every node runs equally many workers, so ranks need no exchange: in it torch waits 60 s for a node that has died
+    # since the members met, and then ends the survivors.
+    os.environ.setdefault("TORCH_ELASTIC_WORKER_IDENTICAL", "1")
     node = settings.instance or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     last_call_s = float(parameters.get("last_call", Size(smallest=1, largest=1).last_call_s))
     return Handler(

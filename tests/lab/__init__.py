@@ -1,0 +1,1 @@
+"""Nodes as network namespaces: real launchers, real deaths."""
