@@ -21,6 +21,7 @@ from spotproof.contract.states import NodePhase
 from spotproof.errors import ContractError, ProtocolError
 
 TELL_S: Final = 5.0  # how long the verdict waits for the last beat to be written
+RIVAL_S: Final = 3.0  # for a process that has just died to be seen as gone
 TERMINATE_S: Final = 5.0  # between SIGTERM and SIGKILL of a superseded trainer
 
 
@@ -41,26 +42,39 @@ class Launching:
     situation: Situation
     on_person: Callable[[Heard], None]
     ended: Verdict | None = None  # the last word, once it is spoken
-    _started: set[int] = field(default_factory=set)
-    _exited: dict[int, _End] = field(default_factory=dict)  # by pid
+    _started: set[Peer] = field(default_factory=set)
+    _exited: dict[Peer, _End] = field(default_factory=dict)
+    _rivals: dict[Peer, float] = field(default_factory=dict)  # since when they wait for another one to go
     _spoken_at: float = 0.0
     _killed_at: float | None = None
 
     def go(self) -> None:
         """Start every command that waits, if its turn has come; a node without a place says so and ends."""
         now = self.situation
-        for peer in now.peers(Role.LAUNCHER):
-            if peer.pid in self._started:
+        launchers = now.peers(Role.LAUNCHER)
+        for peer in launchers:
+            if peer in self._started:
                 continue
             if now.refusal is not None:
-                self._started.add(peer.pid)
+                self._started.add(peer)
                 now.server.send(peer, self._refused(now.refusal))
             elif now.superseded or (now.is_leaving and not now.has_joined):
-                self._started.add(peer.pid)
-                self._exited[peer.pid] = _End(peer=peer, code=int(ExitCode.PREEMPTED_LOST), at=now.now())
+                self._started.add(peer)
+                self._exited[peer] = _End(peer=peer, code=int(ExitCode.PREEMPTED_LOST), at=now.now())
+            elif any(other in self._started for other in launchers):
+                self._turn_away(peer)
             elif now.has_joined and now.spec is not None:
-                self._started.add(peer.pid)
+                self._started.add(peer)
                 now.server.send(peer, Go(command=now.spec.command, environment=now.spec.environment))
+
+    def _turn_away(self, peer: Peer) -> None:
+        """Two commands must never train one run: the later one is refused, unless the earlier one is just going."""
+        now = self.situation
+        if now.now() < self._rivals.setdefault(peer, now.now()) + RIVAL_S:
+            return
+        self._started.add(peer)
+        says = f"another `spotproof run` trains here ({now.runtime_dir}); let it end, or use another folder"
+        now.server.send(peer, protocol.Verdict(code=int(ExitCode.BAD_CONFIGURATION), says=says))
 
     def hear(self, peer: Peer, received: Received) -> None:
         """The command ended, or a person wants it to. Raises ProtocolError for what a launcher does not send."""
@@ -72,22 +86,22 @@ class Launching:
             return
         if peer.hello is None or not isinstance(received.frame, Exited):
             raise ProtocolError(f"{type(received.frame).__name__} was not expected here")
-        self._exited[peer.pid] = _End(peer=peer, code=received.frame.code, at=self.situation.now())
+        self._exited[peer] = _End(peer=peer, code=received.frame.code, at=self.situation.now())
         self.check()
 
     def check(self) -> None:
         """Answer launchers whose command has ended, as soon as nothing of it is under way any more."""
-        for pid, end in list(self._exited.items()):
+        for peer, end in list(self._exited.items()):
             if end.word is None and self._is_settled(end.at):
                 self._count_failure(end.code)
                 end.word = self._word(end.code)
             if end.word is None:
                 continue
             if end.word.again:
-                del self._exited[pid]
+                del self._exited[peer]
                 self._again(end.peer, end.word)
             elif self._is_told(end.word):
-                del self._exited[pid]
+                del self._exited[peer]
                 self.ended = end.word
                 self.situation.server.send(end.peer, protocol.Verdict(code=end.word.code, says=end.word.says))
 

@@ -288,6 +288,8 @@ class Loop:
             self.joiner.cancel()  # it would not live long enough to be of use
             self.launching.go()
         self.leaving.check()
+        self.trainers.check()
+        self.launching.go()
         self.launching.check()
         if now.is_local and now.is_leaving and now.outcome is not None and now.outcome.is_final:
             self.server.close_door()  # who comes now is the next node, and starts an agent of its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from spotproof.agent.server import Peer
 from spotproof.agent.situation import Situation
@@ -31,6 +32,8 @@ from spotproof.contract.protocol import (
 from spotproof.contract.states import NodePhase, SaveKind
 from spotproof.errors import ArenaRefused, ProtocolError
 
+RIVAL_S: Final = 3.0  # for a process that has just died to be seen as gone
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedAgain:
@@ -49,12 +52,15 @@ class Trainers:
     _waiting: list[Peer] = field(default_factory=list)  # want the image, it is not there yet
     _is_fetching: bool = False
     _has_used_start: bool = False
+    _welcomed: set[Peer] = field(default_factory=set)
+    _rivals: dict[Peer, float] = field(default_factory=dict)
 
     def welcome(self, peer: Peer) -> None:
         """Tell a trainer what the run is, once this node has joined."""
         now, place, spec = self.situation, self.situation.place, self.situation.spec
-        if place is None or spec is None or not now.has_joined:
+        if place is None or spec is None or not now.has_joined or self._is_rival(peer):
             return
+        self._welcomed.add(peer)
         start = self._start()
         frame = Welcome(
             run=place.run,
@@ -68,6 +74,27 @@ class Trainers:
             arenas=spec.checkpoint.arenas,
         )
         now.server.send(peer, frame)
+
+    def _is_rival(self, peer: Peer) -> bool:
+        """Whether another process trains as this rank. It waits, in case that one is just going; then it is refused."""
+        others = [one for one in self.situation.peers(Role.TRAINER) if one in self._welcomed and one is not peer]
+        if peer.hello is None or all(one.hello is None or one.hello.rank != peer.hello.rank for one in others):
+            self._rivals.pop(peer, None)
+            return False
+        self._rivals.setdefault(peer, self.situation.now())
+        return True
+
+    def check(self) -> None:
+        """Look again at those who wait for another process of their rank to go."""
+        for peer, since in list(self._rivals.items()):
+            if peer not in self.situation.server.peers:
+                del self._rivals[peer]
+            elif self.situation.now() >= since + RIVAL_S:
+                del self._rivals[peer]
+                reason = f"another process trains this run already, in {self.situation.runtime_dir}"
+                self.situation.server.send(peer, RestoreFailed(reason=reason))
+            else:
+                self.welcome(peer)
 
     def joined(self) -> None:
         """The membership is sealed: whoever has been waiting is welcome."""
@@ -95,6 +122,7 @@ class Trainers:
     def gone(self, peer: Peer) -> None:
         """A trainer has ended or died: what it had not completed is given back, what it had is still uploaded."""
         self._waiting = [one for one in self._waiting if one is not peer]
+        self._welcomed.discard(peer)
         if self.situation.uploads is not None and peer.hello is not None and peer.hello.role is Role.TRAINER:
             self.situation.uploads.reclaim(peer.hello.rank)
         if self.situation.training.finished_step >= 0 and not self.situation.peers(Role.LAUNCHER):

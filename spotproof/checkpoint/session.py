@@ -35,7 +35,7 @@ from spotproof.contract.protocol import (
     WantRestore,
     Welcome,
 )
-from spotproof.errors import ArenaRefused, NoAgent, NoLoadableCheckpoint, ProtocolError
+from spotproof.errors import ArenaRefused, BadSettings, NoAgent, NoLoadableCheckpoint, ProtocolError
 
 RECONNECT_EVERY_S: Final = 2.0
 END_WITHIN_S: Final = 10.0
@@ -256,4 +256,6 @@ def _greet(channel: Channel) -> tuple[Welcome, list[Frame]]:
         received.close()
         if isinstance(received.frame, Welcome):
             return received.frame, early
+        if isinstance(received.frame, RestoreFailed):
+            raise BadSettings(received.frame.reason, next_step="let it end, or use another folder")
         early.append(received.frame)

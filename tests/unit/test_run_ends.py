@@ -216,3 +216,14 @@ def test_a_command_without_a_run_gets_the_plain_signal_and_its_own_exit_code(lap
     drop_order(laptop.root / "run", "o-1")
     code, told = laptop.end(process)
     assert code == 76, told
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_harms_nothing(laptop: Laptop, tmp_path: Path) -> None:
+    process = laptop.start(delay_s=0.3)
+    laptop.reach(2)
+    code, told = laptop.go()
+    assert code == 78, told
+    assert "another `spotproof run` trains here" in told
+    code, told = laptop.end(process)
+    assert code == 0, told
+    assert read_log(laptop.log) == reference(tmp_path)

@@ -442,6 +442,31 @@ def test_failures_without_progress_are_counted_and_progress_forgives_them(desk: 
     assert desk.phase is NodePhase.FAILED
 
 
+def test_a_second_command_in_the_same_folder_is_refused_and_the_first_goes_on(desk: Desk) -> None:
+    first, second = desk.connect(Role.LAUNCHER), desk.connect(Role.LAUNCHER)
+    assert [type(frame) for frame in heard(first)] == [Go]
+    desk.at += 10
+    desk.launching.go()
+    [verdict] = heard(second)
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == 78
+    assert "another `spotproof run`" in verdict.says
+    assert heard(first) == []
+
+
+def test_a_second_trainer_of_a_rank_waits_for_the_first_to_go_and_is_refused_if_it_does_not(desk: Desk) -> None:
+    first = desk.connect(Role.TRAINER)
+    second, third = desk.connect(Role.TRAINER), desk.connect(Role.TRAINER)
+    desk.trainers.check()
+    assert (heard(second), heard(third)) == ([], [])
+    desk.hang_up(first)
+    desk.trainers.check()
+    assert [type(frame) for frame in heard(second)] == [Welcome]
+    desk.at += 10
+    desk.trainers.check()
+    assert [type(frame) for frame in heard(third)] == [RestoreFailed]
+
+
 def test_a_node_without_a_place_says_why_and_what_to_do(tmp_path: Path, stack: ExitStack) -> None:
     desk = Desk(tmp_path, stack, generation=0)
     desk.now_.refusal = BadSettings("this instance is bound to run b", next_step="tag it again")
