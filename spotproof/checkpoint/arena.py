@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spotproof.contract.arena import HEADER_BYTES, ArenaHeader, pack, unpack
+from spotproof.contract.arena import HEADER_BYTES, STATE_AT, ArenaHeader, pack, pack_state, unpack
 from spotproof.contract.states import ARENA_MOVES, ArenaState
 from spotproof.errors import ArenaRefused, ProtocolError
 
@@ -58,12 +58,18 @@ class Arena:
         now = self.header
         if to not in ARENA_MOVES[now.state]:
             raise ProtocolError(f"an arena does not go from {now.state} to {to} (step {now.step})")
-        generation = now.generation if generation is None else generation
-        step = now.step if step is None else step
-        for state in (now.state, to):
-            header = ArenaHeader(state=state, generation=generation, step=step, image_bytes=now.image_bytes)
+        if generation is not None or step is not None:
+            header = ArenaHeader(
+                state=now.state,
+                generation=now.generation if generation is None else generation,
+                step=now.step if step is None else step,
+                image_bytes=now.image_bytes,
+            )
             page = pack(header)
             self._map[: len(page)] = page
+        # The word alone: once it says FREE the rest of the header belongs to another process.
+        word = pack_state(to)
+        self._map[STATE_AT : STATE_AT + len(word)] = word
 
     def close(self) -> None:
         """Unmap. Raises BufferError while a view of the image exists."""

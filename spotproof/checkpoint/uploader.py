@@ -9,6 +9,7 @@ it was.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -270,7 +271,13 @@ def open_stores(begin: Begin) -> tuple[Objects, Table]:
 
 
 def main() -> int:
-    """The process: its one argument is the number of its socket."""
+    """The process: its one argument is the number of its socket.
+
+    Signals to the whole group do not end it, because then most of all there is something to finish. It ends when the
+    agent closes its end; an agent that cannot wait any longer kills it.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as sock, Uploader(sock, open_stores=open_stores) as uploader:
         uploader.run()
     return 0

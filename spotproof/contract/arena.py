@@ -17,6 +17,8 @@ from spotproof.errors import ProtocolError
 HEADER_BYTES: Final = 4096
 MAGIC: Final = b"SPARENA1"
 _HEADER = struct.Struct("<8sIIQQQ")
+_WORD = struct.Struct("<I")
+STATE_AT: Final = 12
 _STATES: Final = (ArenaState.FREE, ArenaState.FILLING, ArenaState.COMPLETE, ArenaState.UPLOADING)
 DEFAULT_ARENAS: Final = 2
 
@@ -35,6 +37,11 @@ def pack(header: ArenaHeader) -> bytes:
     """The header's bytes."""
     state = _STATES.index(header.state)
     return _HEADER.pack(MAGIC, 1, state, header.generation, header.step, header.image_bytes)
+
+
+def pack_state(state: ArenaState) -> bytes:
+    """The state word alone, which stands at STATE_AT: what is written last, and all that most moves write."""
+    return _WORD.pack(_STATES.index(state))
 
 
 def unpack(page: bytes | memoryview) -> ArenaHeader:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -153,6 +154,28 @@ def test_what_was_asked_is_finished_when_the_agent_ends(rig: Rig, uploads: Uploa
         uploads.close()
     rig.assert_pointer_names_whole_data()
     assert rig.stores.pointers.read(RUN) is not None
+
+
+def test_a_signal_to_everybody_does_not_end_an_upload(rig: Rig, uploads: Uploads) -> None:
+    with make_arena(uploads, image_of(5)) as arena:
+        fill(arena, image_of(5), step=5)
+        uploads.submit(job(5))
+        wait_for(uploads, is_final)  # it runs, so that it has set its signals
+        pid = uploads.pid
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        fill(arena_when_free(arena), image_of(6), step=6)
+        uploads.submit(job(6))
+        assert isinstance(wait_for(uploads, is_final)[-1], Done)
+        assert uploads.pid == pid
+
+
+def arena_when_free(arena: Arena) -> Arena:
+    until = time.monotonic() + PATIENCE_S
+    while arena.header.state is not ArenaState.FREE:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    return arena
 
 
 def test_one_step_asked_twice_is_one_job(rig: Rig, uploads: Uploads) -> None:
