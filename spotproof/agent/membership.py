@@ -3,7 +3,7 @@
     1. The INSTANCE item names run, slot and incarnation (polled until the control plane has bound this instance).
     2. Read ahead: the newest committed checkpoint is fetched and verified while the holder still flushes.
     3. Wait until the holder's flush outcome is final, or its deadline has passed by 10 s.
-    4. If the pointer moved meanwhile, choose again. Seal: from then on the holder's generation cannot commit.
+    4. If a newer checkpoint appeared meanwhile, choose again. Seal: from then on the holder's generation cannot commit.
 
 A node that finds itself in the newest membership (its agent was restarted) has its place already.
 """
@@ -25,7 +25,6 @@ from spotproof.contract.runspec import RunSpec
 from spotproof.errors import BadSettings, Denied, Lost, Missing, Superseded, Unavailable
 from spotproof.store.members import Members, Memberships
 from spotproof.store.nodes import Nodes
-from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
 from spotproof.store.spec import Specs
 from spotproof.store.table import Table
@@ -189,10 +188,9 @@ class Joiner:
         holder = Nodes(self.table).read(place.run, place.slot, slot.holder_incarnation or 0)
         return waiting_for(slot=slot, place=place, holder=holder, now=self.now())
 
-    def _chosen_again(self, run: str, fetcher: Fetcher, fetched: Fetched | None) -> Fetched | None:
-        """The choice, made again if the pointer has moved since."""
-        pointer = self._patiently(lambda: Pointers(self.table).read(run))
-        if (None if fetched is None else fetched.pointer) == pointer:
+    def _chosen_again(self, fetcher: Fetcher, fetched: Fetched | None) -> Fetched | None:
+        """The choice, made again if a newer checkpoint has appeared since, or the pointer has moved."""
+        if self._patiently(lambda: fetcher.is_still_newest(fetched)):
             return fetched
         if fetched is not None:
             os.close(fetched.image_fd)
@@ -203,7 +201,7 @@ class Joiner:
         that was frozen and replaced itself meanwhile finds that out here, or loses the transaction."""
         memberships = Memberships(self.table)
         while not self._cancelled.is_set():
-            fetched = self._chosen_again(place.run, fetcher, fetched)
+            fetched = self._chosen_again(fetcher, fetched)
             newest = self._patiently(lambda: memberships.newest(place.run))
             if is_bound:
                 self._patiently(lambda: self._still_waits_for(place))

@@ -126,6 +126,18 @@ class Fetcher:
             )
         return None
 
+    def is_still_newest(self, fetched: Fetched | None) -> bool:
+        """Whether `newest` would choose this again; reads no chunk. The pointer alone does not tell: a flush whose
+        pointer the table did not take is durable too.
+
+        Raises Unavailable, Denied.
+        """
+        pointer = self._stores.pointers.read(self._run)
+        if (None if fetched is None else fetched.pointer) != pointer:
+            return False
+        best = next(iter(self._rank_all(pointer).candidates), None)
+        return (None if best is None else best.order) == (None if fetched is None else fetched.order)
+
     def _rank_all(self, pointer: PointerItem | None) -> Ranked:
         """Read everything that the choice depends on, then choose."""
         manifests, parts = self._listed()
@@ -197,8 +209,15 @@ class Fetcher:
         """Chunks from the bucket; of a staged copy from this disk."""
         if candidate.source is Source.STAGED and self._local is not None:
             return self._local.reader(candidate.order, self._rank)
-        objects, run = self._stores.objects, self._run
-        return lambda chunk: objects.get(s3keys.blob(run, chunk.digest), digest=chunk.digest)
+        return self._read_blob
+
+    def _read_blob(self, chunk: Chunk) -> bytes:
+        """A quarantine is for ever, so bytes that are wrong are read once more: they may be so only on the way."""
+        key = s3keys.blob(self._run, chunk.digest)
+        try:
+            return self._stores.objects.get(key, digest=chunk.digest)
+        except Damaged:
+            return self._stores.objects.get(key, digest=chunk.digest)
 
     def _read(self, part: Part, read: ReadChunk) -> tuple[bytes, int]:
         """(layout, memfd with the image). The memfd is closed if anything fails."""

@@ -145,9 +145,12 @@ class LocalCopies:
 
 
 def _read_chunk(path: Path, offset: int, chunk: Chunk) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = file.read(chunk.bytes)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(chunk.bytes)
+    except OSError as error:  # a disk that fails is one copy less, not a run that cannot start
+        raise Damaged(f"{path}: {error.strerror}") from error
     if digest(data) != chunk.digest:
         raise Damaged(f"{path}: bytes {offset} to {offset + chunk.bytes} are not those that were written")
     return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 from spotproof.agent.head import is_superseded
 from spotproof.agent.heartbeat import Place
 from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed, waiting_for
-from spotproof.checkpoint.fetch import Fetcher, Stores
+from spotproof.checkpoint.commit import Committer, make_part
+from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
 from spotproof.contract import keys
 from spotproof.contract.items import NO_INSTANCE, Member, Newest, Node, PointerItem, Slot, pointer_rank, to_item
+from spotproof.contract.layout import image_name
 from spotproof.contract.runspec import Pools, RunSpec
-from spotproof.contract.states import Cause, FlushOutcome, NodePhase
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase, SaveKind
 from spotproof.errors import Missing, Superseded
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.folder import FolderObjects
@@ -27,6 +30,7 @@ from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
 from spotproof.store.spec import Specs
 from spotproof.store.table import Delete, Put
+from tests.fakes.checkpoints import content_of, image_of, save_of
 
 OLD, NEW = "i-0000000000000000a", "i-0000000000000000b"
 PLACE = Place(run="r", slot=0, incarnation=2, instance=NEW)
@@ -252,6 +256,47 @@ def test_a_pointer_that_moves_before_the_seal_is_chosen_again(world: World) -> N
     joiner.join(OLD, "r")
     assert len(looks) == 2
     assert joined(world).generation == 1
+
+
+def test_a_flush_whose_pointer_did_not_rise_is_found_by_a_successor_that_had_read_ahead(world: World) -> None:
+    first = world.place(OLD)
+    world.joiner().join(OLD, "r")
+    world.promote(first)
+    place = world.place(NEW, lost=OLD, deadline_at=0)
+    memberships, pointers = Memberships(world.table), Pointers(world.table)
+    committer = Committer(
+        objects=world.objects, checkpoints=Checkpoints(world.table), pointers=pointers, clock=world.now, threads=1
+    )
+    joiner = world.joiner()
+    begun: list[int | None] = []
+
+    class ReadsAhead(Fetcher):
+        """After the first choice the holder flushes; the table does not take its pointer."""
+
+        def newest(self) -> Fetched | None:
+            fetched = super().newest()
+            begun.append(None if fetched is None else fetched.order[1])
+            if len(begun) == 1:
+                content = content_of(image_of(7))
+                committer.commit(make_part(save_of(7), content, image_name=image_name(0)), content, kind=SaveKind.FLUSH)
+                world.table.write(Delete(key=keys.pointer("r")))
+            return fetched
+
+    joiner.make_fetcher = lambda run: ReadsAhead(
+        stores=Stores(
+            objects=world.objects, checkpoints=Checkpoints(world.table), pointers=pointers, memberships=memberships
+        ),
+        run=run,
+        clock=world.now,
+    )
+    joiner.join(NEW, "r")
+    fetched = joined(world).fetched
+    assert begun == [None, 7]
+    assert fetched is not None
+    os.close(fetched.image_fd)
+    sealed = memberships.generation("r", 2)
+    assert sealed is not None
+    assert (sealed.members, sealed.start_step) == ((f"0:{place.incarnation}:{NEW}",), 7)
 
 
 def test_an_instance_that_nobody_binds_gives_up_with_what_to_do(world: World) -> None:

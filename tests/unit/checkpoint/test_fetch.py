@@ -9,9 +9,12 @@ import pytest
 from spotproof.checkpoint.candidates import Source
 from spotproof.checkpoint.commit import make_part
 from spotproof.checkpoint.fetch import Fetched
-from spotproof.contract import layout, s3keys
+from spotproof.contract import keys, layout, s3keys
+from spotproof.contract.items import to_item
 from spotproof.contract.manifest import encode
-from spotproof.errors import NoLoadableCheckpoint, Unavailable
+from spotproof.errors import Damaged, NoLoadableCheckpoint, Unavailable
+from spotproof.store.objects import NO_DEADLINE
+from spotproof.store.table import Put
 from tests.fakes.checkpoints import RUN, Rig, bytes_of, content_of, image_of, layout_of, save_of
 
 
@@ -118,6 +121,54 @@ def test_a_damaged_staged_copy_is_passed_over_and_not_quarantined(rig: Rig) -> N
     assert fetched.order == (1, 5)
     assert "step 6" in fetched.skipped[0]
     assert rig.stores.checkpoints.quarantined(RUN) == frozenset()
+
+
+def test_a_staged_copy_with_a_file_missing_is_passed_over_too(rig: Rig) -> None:
+    rig.commit(5, image_of(5))
+    rig.stage(6, image_of(6))
+    (rig.local.find()[0].folder / "__0_0.distcp").unlink()
+    fetched = newest(rig, local=True)
+    assert fetched.order == (1, 5)
+    assert bytes_of(fetched) == image_of(5)
+
+
+def test_bytes_that_were_damaged_on_the_way_are_read_once_more_before_a_checkpoint_is_quarantined(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.commit(5, image_of(5))
+    whole, seen = rig.objects.get, set[str]()
+
+    def get(key: str, *, digest: str, until: float = NO_DEADLINE) -> bytes:
+        if "/blobs/" in key and key not in seen:
+            seen.add(key)
+            raise Damaged(f"{key}: a bit was flipped")
+        return whole(key, digest=digest, until=until)
+
+    monkeypatch.setattr(rig.objects, "get", get)
+    fetched = newest(rig)
+    assert bytes_of(fetched) == image_of(5)
+    assert rig.stores.checkpoints.quarantined(RUN) == frozenset()
+
+
+def test_a_choice_is_old_once_a_newer_manifest_is_in_the_bucket_even_if_the_pointer_did_not_rise(rig: Rig) -> None:
+    rig.commit(5, image_of(5))
+    fetcher = rig.fetcher()
+    fetched = fetcher.newest()
+    assert fetched is not None
+    os.close(fetched.image_fd)
+    assert fetcher.is_still_newest(fetched)
+    pointer = rig.stores.pointers.read(RUN)
+    rig.commit(6, image_of(6))
+    assert pointer is not None
+    rig.table.write(Put(key=keys.pointer(RUN), item=to_item(pointer)))
+    assert not fetcher.is_still_newest(fetched)
+
+
+def test_no_checkpoint_is_no_choice_either_once_there_is_one(rig: Rig) -> None:
+    fetcher = rig.fetcher()
+    assert fetcher.is_still_newest(None)
+    rig.commit(5, image_of(5))
+    assert not fetcher.is_still_newest(None)
 
 
 def test_a_woken_nodes_late_checkpoint_is_passed_over(rig: Rig) -> None:
