@@ -81,6 +81,9 @@ class Apply:
         incarnation = slot.incarnation if slot.successor_incarnation is None else slot.successor_incarnation
         self._stores.slots.promote(slot.run, slot.slot, incarnation, instance=str(slot.successor_instance))
 
+    def lift_barrier(self, action: a.LiftBarrier) -> None:
+        self._stores.slots.lift_barrier(action.seen, action.instance, now=self._now)
+
     def vacate(self, action: a.Vacate) -> None:
         self._stores.slots.vacate(action.seen, action.instance)
 
@@ -267,6 +270,7 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.Forget: Apply.forget,
     a.Guarded: Apply.guarded,
     a.Intend: Apply.intend,
+    a.LiftBarrier: Apply.lift_barrier,
     a.LosePool: Apply.lose_pool,
     a.Measure: Apply.measure,
     a.MoveRun: Apply.move_run,

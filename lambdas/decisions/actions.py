@@ -51,6 +51,14 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiftBarrier:
+    """The holder has ended before its deadline: its successor waits for it no more. Lost: nobody waits for it."""
+
+    seen: Slot
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vacate:
     """Take `instance` out of its slot without asking for a successor, before we terminate it."""
 
@@ -268,7 +276,7 @@ class Measure:
 class Guarded:
     """Perform `first`; where its condition is won perform `then`, where it is lost `otherwise`."""
 
-    first: Claim | Promote | Vacate | MoveRun | SpendLaunch | Intend | Bind | EndMember
+    first: Claim | LiftBarrier | Promote | Vacate | MoveRun | SpendLaunch | Intend | Bind | EndMember
     then: tuple[Action, ...] = ()
     otherwise: tuple[Action, ...] = ()
 
@@ -278,6 +286,7 @@ Action: TypeAlias = (
     | SendFlush
     | Promote
     | Claim
+    | LiftBarrier
     | Vacate
     | MoveRun
     | NoteCommit

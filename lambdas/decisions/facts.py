@@ -22,6 +22,7 @@ from spotproof.contract.states import Cause, Market
 
 ALIVE = frozenset({"pending", "running"})
 ENDED = frozenset({"shutting-down", "terminated"})
+FLUSHES_NO_MORE = frozenset({"stopped", "terminated"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

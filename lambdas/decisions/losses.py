@@ -9,8 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lambdas.decisions.actions import Action, Claim, EndMember, Guarded, LosePool, Measure, Notify, Promote, Tell
-from lambdas.decisions.facts import Facts, Loss, occupant, parse_pool
+from lambdas.decisions.actions import (
+    Action,
+    Claim,
+    EndMember,
+    Guarded,
+    LiftBarrier,
+    LosePool,
+    Measure,
+    Notify,
+    Promote,
+    Tell,
+)
+from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, occupant, parse_pool
 from lambdas.decisions.flush import order_flush, standing_leavers
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract.history import HistoryKind
@@ -79,7 +90,8 @@ def decide(facts: Facts, losses: Sequence[Loss]) -> tuple[Action, ...]:
     ended = [action for loss in losses for action in _ended(facts, loss)]
     wanted = facts.head is not None and facts.head.status.wants_nodes
     claims = [action for one in lost if wanted for action in _claim(facts, one)]
-    return (*_flush(facts, lost), *(_promotion(slot) for slot in raised), *claims, *told, *ended)
+    lifted = [action for loss in losses for action in _lifted(facts, lost, loss)]
+    return (*_flush(facts, lost), *(_promotion(slot) for slot in raised), *claims, *lifted, *told, *ended)
 
 
 def place_of(slot: Slot, instance: str) -> Place:
@@ -109,6 +121,30 @@ def claim_of(facts: Facts, slot: Slot, loss: Loss) -> Guarded:
         then=(told, Measure(metric=Metric.CLAIMS), *_consequences(facts, slot, loss)),
         otherwise=(Measure(metric=Metric.CLAIMS_LOST),),
     )
+
+
+def lift_of(facts: Facts, slot: Slot) -> Guarded | None:
+    """The end of the wait for a claimed holder that has ended before its deadline; None if there is no wait."""
+    holder = occupant(slot.holder_instance)
+    if holder is None or slot.successor_instance is None or (slot.deadline_at or 0) <= facts.now:
+        return None
+    return Guarded(first=LiftBarrier(seen=slot, instance=holder))
+
+
+def _lifted(facts: Facts, lost: Sequence[_Lost], loss: Loss) -> tuple[Action, ...]:
+    """A successor waits for its holder's deadline; the holder's end, told beside or after the notice, comes first.
+
+    Not at `stopping` or `shutting-down`: until it is over, the node's last upload may still come through.
+    """
+    if loss.action not in FLUSHES_NO_MORE:
+        return ()
+    one = next((one for one in lost if one.loss.instance == loss.instance), None)
+    if one is None:
+        return ()
+    if one.place is Place.HOLDER and (one.loss.deadline_at or 0) > facts.now:  # its claim is made in this decision
+        return (Guarded(first=LiftBarrier(seen=one.slot, instance=loss.instance)),)
+    lift = lift_of(facts, one.slot) if one.place is Place.CLAIMED else None
+    return () if lift is None else (lift,)
 
 
 def _one_each(losses: Sequence[Loss]) -> list[Loss]:

@@ -22,8 +22,8 @@ from lambdas.decisions.actions import (
     Tell,
     Terminate,
 )
-from lambdas.decisions.facts import Facts, Loss, Machine, occupant
-from lambdas.decisions.losses import claim_of, node_in
+from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, Machine, occupant
+from lambdas.decisions.losses import claim_of, lift_of, node_in
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract import limits
 from spotproof.contract.exits import ExitCode
@@ -169,8 +169,16 @@ def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     broken = bool(quiet) and (silence.is_mass(stack) or silence.is_settling(stack, now=facts.now))
     actions: list[Action] = [*silence.alarm(facts)] if broken else []
     for slot in slots.values():
+        actions += _lifted(facts, slot)
         actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)
     return tuple(actions)
+
+
+def _lifted(facts: Facts, slot: Slot) -> tuple[Action, ...]:
+    """The holder whose successor waits for its deadline has ended, and no event told."""
+    holder = facts.machine(slot.holder_instance or NO_INSTANCE)
+    lift = lift_of(facts, slot) if holder is not None and holder.state in FLUSHES_NO_MORE else None
+    return () if lift is None else (lift,)
 
 
 def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, ...]:

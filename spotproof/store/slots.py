@@ -11,7 +11,7 @@ from spotproof.contract.items import NO_INSTANCE, Slot, from_item, to_item
 from spotproof.contract.states import Cause
 from spotproof.errors import Lost
 from spotproof.store.conditions import holds
-from spotproof.store.table import Absent, AllOf, Condition, Eq, Item, Put, Table, Update
+from spotproof.store.table import Absent, AllOf, Condition, Eq, Exists, Gt, Item, Put, Table, Update
 
 __all__ = ["Slots"]
 
@@ -113,6 +113,14 @@ class Slots:
             when=AllOf(Eq("successor_incarnation", incarnation), Eq("successor_instance", instance)),
         )
         return self._write(change, done=AllOf(Eq("holder_incarnation", incarnation), Eq("holder_instance", instance)))
+
+    def lift_barrier(self, seen: Slot, holder: str, *, now: int) -> Slot:
+        """Lower the deadline of a claimed holder that has ended to now: there is no flush left to wait for.
+
+        A deadline only falls. Raises Lost if nobody waits for this holder any more, or its deadline has passed.
+        """
+        waited_for = AllOf(Eq("holder_instance", holder), Exists("successor_instance"), Gt("deadline_at", now))
+        return self._move(seen, {"deadline_at": now}, remove=(), when=waited_for)
 
     def vacate(self, seen: Slot, instance: str) -> Slot:
         """Take `instance` out of the slot without asking for a successor: released, or about to be terminated by us.

@@ -277,6 +277,22 @@ def test_a_hand_tagged_instance_is_bound_without_a_launch(table: Table, run: str
     assert slots.bind(run, 0, 1, instance="i-hand", launch=None, now=NOW).successor_launch is None
 
 
+def test_the_deadline_of_a_claimed_holder_only_falls_and_only_for_that_holder(table: Table, run: str) -> None:
+    slots, held = Slots(table), held_slot(table, run)
+    with pytest.raises(Lost):
+        slots.lift_barrier(held, "i-a", now=NOW)  # nobody waits
+    claimed = slots.claim(held, "i-a", cause=Cause.INTERRUPTION, now=NOW, deadline_at=NOW + 120)
+    with pytest.raises(Lost):
+        slots.lift_barrier(claimed, "i-z", now=NOW + 5)
+    assert slots.lift_barrier(claimed, "i-a", now=NOW + 5).deadline_at == NOW + 5
+    for again in (NOW + 5, NOW + 60):
+        with pytest.raises(Lost):
+            slots.lift_barrier(claimed, "i-a", now=again)
+    stands = slots.read(run, 0)
+    assert stands is not None
+    assert (stands.deadline_at, stands.successor_incarnation) == (NOW + 5, 2)
+
+
 def test_vacating_takes_an_instance_out_and_only_once(table: Table, run: str) -> None:
     slots, held = Slots(table), held_slot(table, run)
     vacant = slots.vacate(held, "i-a")
