@@ -271,7 +271,13 @@ def _put_back_global(states: Mapping[str, Any]) -> None:
 
 
 def _generators_of(loader: object) -> dict[str, torch.Generator]:
-    owners = {"loader": loader, "sampler": getattr(loader, "sampler", None)}
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = {
+        "loader": loader,
+        "sampler": getattr(loader, "sampler", None),
+        "batch_sampler": batch_sampler,
+        "batch_sampler.sampler": getattr(batch_sampler, "sampler", None),  # with one of one's own, it draws
+    }
     found = {name: getattr(owner, "generator", None) for name, owner in owners.items()}
     return {name: one for name, one in found.items() if isinstance(one, torch.Generator)}
 

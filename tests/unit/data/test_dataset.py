@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from spotproof.data.dataset import GENESIS, Feed, chained
 from spotproof.errors import MismatchedState, SpotproofError
@@ -52,6 +52,9 @@ def loaders() -> dict[str, Any]:
         "weighted": lambda: DataLoader(Numbers(), batch_size=3, sampler=WeightedRandomSampler(weights.tolist(), 10)),
         "weighted, own generator": lambda: DataLoader(
             Numbers(), batch_size=3, sampler=WeightedRandomSampler(weights.tolist(), 10, generator=own())
+        ),
+        "own batch sampler": lambda: DataLoader(
+            Numbers(), batch_sampler=BatchSampler(RandomSampler(range(SAMPLES), generator=own()), 4, drop_last=False)
         ),
         "no batches": lambda: DataLoader(Numbers(), batch_size=None, shuffle=True),
         "iterable dataset": lambda: DataLoader(Counted(), batch_size=4),
