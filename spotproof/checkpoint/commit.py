@@ -82,7 +82,7 @@ class Committer:
         self._pointers = pointers
         self._clock = clock
         self._threads = threads
-        self._listed: frozenset[str] | None = None
+        self._newest: Manifest | None = None
 
     def commit(self, part: Part, content: Content, *, kind: SaveKind, until: float = NO_DEADLINE) -> Commit:
         """Send what `part` needs, then put the part, then finish the checkpoint if this was its last part.
@@ -102,7 +102,7 @@ class Committer:
             return Commit(part=part, manifest=None, sent_bytes=sent_bytes, is_pointed=False)
         manifest = assemble(self._objects, part, until=until)
         is_pointed = self._point(put_manifest(self._objects, manifest, until=until), manifest)
-        self._listed = frozenset(chunk.digest for chunk in manifest.chunks())
+        self._newest = manifest
         return Commit(part=part, manifest=manifest, sent_bytes=sent_bytes, is_pointed=is_pointed)
 
     def _send(self, part: Part, content: Content, until: float) -> int:
@@ -165,20 +165,24 @@ class Committer:
         return True
 
     def _listed_digests(self, run: str) -> AbstractSet[str]:
-        """What need not be sent: the chunks of the newest committed checkpoint, unless that one is known as damaged."""
-        if self._listed is None:
-            self._listed = self._read_listed(run)
-        return self._listed
+        """What need not be sent: the chunks of the newest committed checkpoint, unless that one is known as damaged.
 
-    def _read_listed(self, run: str) -> frozenset[str]:
+        Looked up for each save, because it is another process that finds the damage. Where that cannot be known,
+        everything is sent: more bytes, the same safety.
+        """
         try:
-            pointer = self._pointers.read(run)
-            if pointer is None or (pointer.generation, pointer.step) in self._checkpoints.quarantined(run):
+            newest = self._newest or self._read_newest(run)
+            if newest is None or newest.order in self._checkpoints.quarantined(run):
                 return frozenset()
-            manifest = decode_manifest(self._objects.get(pointer.manifest_key, digest=pointer.manifest_digest))
         except (Missing, Damaged, BadManifest, Unavailable):
-            return frozenset()  # then everything is sent: more bytes, the same safety
-        return frozenset(chunk.digest for chunk in manifest.chunks())
+            return frozenset()
+        return frozenset(chunk.digest for chunk in newest.chunks())
+
+    def _read_newest(self, run: str) -> Manifest | None:
+        pointer = self._pointers.read(run)
+        if pointer is None:
+            return None
+        return decode_manifest(self._objects.get(pointer.manifest_key, digest=pointer.manifest_digest))
 
 
 def make_part(save: Save, content: Content, *, image_name: str) -> Part:

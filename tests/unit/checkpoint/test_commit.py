@@ -9,7 +9,7 @@ from spotproof.checkpoint.commit import Commit, Committer, make_part
 from spotproof.contract import s3keys
 from spotproof.contract.manifest import decode_manifest
 from spotproof.contract.states import SaveKind
-from spotproof.errors import Superseded, Unavailable
+from spotproof.errors import NoLoadableCheckpoint, Superseded, Unavailable
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.pointer import Pointers
 from spotproof.store.table import Item, Key, Op, Table, Write
@@ -92,6 +92,21 @@ def test_nothing_is_skipped_because_of_a_checkpoint_that_is_known_as_damaged(rig
         rig.fetcher().newest()
     assert rig.commit(6, image_of(5)).sent_bytes > len(image_of(5))
     rig.assert_pointer_names_whole_data()
+
+
+def test_damage_that_another_process_finds_is_repaired_by_the_next_save(rig: Rig) -> None:
+    """A frozen tensor's chunk rots in the bucket: without this every later checkpoint would refer to it."""
+    committer = rig.committer()
+    rig.commit(4, image_of(5), committer=committer)
+    rig.commit(5, image_of(5), committer=committer)
+    rig.blob_paths(5)[0].write_bytes(b"rotten")
+    with pytest.raises(NoLoadableCheckpoint):
+        rig.fetcher().newest()
+    rig.commit(6, image_of(5), committer=committer)
+    fetched = rig.fetcher().newest()
+    assert fetched is not None
+    assert fetched.order == (1, 6)
+    assert bytes_of(fetched) == image_of(5)
 
 
 def test_a_chunk_that_merely_exists_is_sent_again(rig: Rig) -> None:
