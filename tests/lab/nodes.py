@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spotproof.rendezvous.decide import members_of
+from spotproof.store.joins import Joins
 from spotproof.store.local import LocalTable
 from spotproof.store.members import Memberships
 
@@ -186,7 +187,7 @@ class Lab:
         self.nodes[name] = node
         return node
 
-    def start(self, name: str, *, cold: bool = False, **environment: str) -> None:
+    def start(self, name: str, *, cold: bool = False, environment: Mapping[str, str] | None = None) -> None:
         """Start a node's torchrun: forked from a process that has torch, or as a Python of its own (`cold`)."""
         node = self.nodes.get(name) or self._make_node(name)
         plan = self.plan
@@ -207,7 +208,7 @@ class Lab:
                 "SPOTPROOF_INSTANCE": name,
                 "GLOO_SOCKET_IFNAME": "eth0" if node.namespace else "lo",
                 "OMP_NUM_THREADS": "1",
-                **environment,
+                **(environment or {}),
             },
         }
         if cold:
@@ -268,6 +269,10 @@ class Lab:
         newest = memberships.newest(self.plan.run)
         sealed = None if newest is None else memberships.generation(self.plan.run, newest.generation)
         return {rank: member.node for rank, member in enumerate(members_of(sealed))}
+
+    def has_joined(self, name: str) -> bool:
+        """Whether the node's launcher is in the rendezvous."""
+        return Joins(self.table).read(self.plan.run, name) is not None
 
     def mark_bad(self) -> None:
         """What a function of the control plane does on an event."""
