@@ -93,9 +93,16 @@ class Committer:
         Raises:
             Superseded: a newer membership was sealed; what was sent is not part of the run.
             Unavailable, Denied: the bucket did not take it. Committing again goes on where this ended.
-            Damaged: another manifest of this very step exists.
+            Damaged: another manifest of this very step exists, or this step was found damaged earlier: its name
+                is spent, the next step will do.
         """
-        sent_bytes = self._send(part, content, until)
+        known_damage = self._known_damage(part.run)
+        if known_damage is not None and (part.generation, part.step) in known_damage:
+            raise Damaged(
+                f"generation {part.generation} step {part.step} was found damaged earlier and is quarantined",
+                next_step="save another step, or seal a new generation",
+            )
+        sent_bytes = self._send(part, content, self._listed_digests(part.run, known_damage), until)
         part = self._put_part(part, until)
         is_last = self._note_part(part, kind)
         if not is_last:
@@ -105,8 +112,7 @@ class Committer:
         self._newest = manifest
         return Commit(part=part, manifest=manifest, sent_bytes=sent_bytes, is_pointed=is_pointed)
 
-    def _send(self, part: Part, content: Content, until: float) -> int:
-        listed = self._listed_digests(part.run)
+    def _send(self, part: Part, content: Content, listed: AbstractSet[str], until: float) -> int:
         wanted = to_send(part.image, content.image, listed=listed)
         wanted += to_send(part.layout, memoryview(content.layout), listed=listed)
         if part.metadata is not None:
@@ -164,17 +170,26 @@ class Committer:
             return False
         return True
 
-    def _listed_digests(self, run: str) -> AbstractSet[str]:
+    def _known_damage(self, run: str) -> AbstractSet[tuple[int, int]] | None:
+        """(generation, step) of what is quarantined, None if the table does not answer.
+
+        Looked up for each save, because it is another process that finds the damage.
+        """
+        try:
+            return self._checkpoints.quarantined(run)
+        except Unavailable:
+            return None
+
+    def _listed_digests(self, run: str, known_damage: AbstractSet[tuple[int, int]] | None) -> AbstractSet[str]:
         """What need not be sent: the chunks of the newest committed checkpoint, unless that one is known as damaged.
 
-        Looked up for each save, because it is another process that finds the damage. Where that cannot be known,
-        everything is sent: more bytes, the same safety.
+        Where that cannot be known everything is sent: more bytes, the same safety.
         """
         try:
             newest = self._newest or self._read_newest(run)
-            if newest is None or newest.order in self._checkpoints.quarantined(run):
-                return frozenset()
         except (Missing, Damaged, BadManifest, Unavailable):
+            newest = None
+        if newest is None or known_damage is None or newest.order in known_damage:
             return frozenset()
         return frozenset(chunk.digest for chunk in newest.chunks())
 

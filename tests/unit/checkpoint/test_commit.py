@@ -9,7 +9,7 @@ from spotproof.checkpoint.commit import Commit, Committer, make_part
 from spotproof.contract import s3keys
 from spotproof.contract.manifest import decode_manifest
 from spotproof.contract.states import SaveKind
-from spotproof.errors import NoLoadableCheckpoint, Superseded, Unavailable
+from spotproof.errors import Damaged, NoLoadableCheckpoint, Superseded, Unavailable
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.pointer import Pointers
 from spotproof.store.table import Item, Key, Op, Table, Write
@@ -107,6 +107,19 @@ def test_damage_that_another_process_finds_is_repaired_by_the_next_save(rig: Rig
     assert fetched is not None
     assert fetched.order == (1, 6)
     assert bytes_of(fetched) == image_of(5)
+
+
+def test_a_step_that_is_quarantined_is_not_reported_as_committed(rig: Rig) -> None:
+    """Restores pass over it for ever, so saving it again in the same generation would be a lost commit."""
+    rig.commit(4, image_of(4))
+    rig.commit(5, image_of(5))
+    rig.blob_paths(5)[0].write_bytes(b"rotten")
+    fetched = rig.fetcher().newest()
+    assert fetched is not None
+    assert bytes_of(fetched) == image_of(4)
+    with pytest.raises(Damaged, match="step 5 was found damaged earlier"):
+        rig.commit(5, image_of(5))
+    assert rig.commit(6, image_of(6)).is_pointed
 
 
 def test_a_chunk_that_merely_exists_is_sent_again(rig: Rig) -> None:
