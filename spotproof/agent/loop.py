@@ -186,6 +186,8 @@ class Loop:
     def _joined(self, joined: Joined) -> None:
         now = self.situation
         now.generation, now.fetched = joined.generation, joined.fetched
+        if joined.old_order is not None:
+            now.notices.forget_before_joining(joined.old_order)
         now.say(generation=joined.generation)
         if joined.fetched is None:
             now.log(f"generation {joined.generation}: nothing to restore, training starts at step 0")

@@ -24,7 +24,7 @@ from spotproof.agent.membership import Joiner
 from spotproof.agent.requests import Requests
 from spotproof.agent.server import Server
 from spotproof.agent.situation import Situation
-from spotproof.agent.threads import Mailbox, Repeating
+from spotproof.agent.threads import END_WITHIN_S, Mailbox, Repeating
 from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.fetch import Fetcher, Stores
 from spotproof.checkpoint.jobs import Begin
@@ -105,7 +105,7 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
         selector=selector,
         server=server,
         joiner=joiner,
-        trainers=Trainers(situation=situation, fetch=lambda: _fetch_again(ground, mailbox)),
+        trainers=Trainers(situation=situation, fetch=stack.enter_context(_fetching(ground, mailbox))),
         launching=Launching(situation=situation, on_person=leaving.hear),
         leaving=leaving,
         requests=requests,
@@ -152,8 +152,10 @@ def _fetcher(ground: Ground, run: str) -> Fetcher:
     return Fetcher(stores=stores, run=run, clock=time.time, local=LocalCopies(ground.scratch_dir, run))
 
 
-def _fetch_again(ground: Ground, mailbox: Mailbox) -> None:
-    """Read the newest checkpoint on a thread; it posts one event and ends."""
+@contextmanager
+def _fetching(ground: Ground, mailbox: Mailbox) -> Iterator[Callable[[], None]]:
+    """Reads the newest checkpoint on a thread, whenever it is called; each time it posts one event."""
+    threads: list[threading.Thread] = []
 
     def work() -> None:
         try:
@@ -161,7 +163,15 @@ def _fetch_again(ground: Ground, mailbox: Mailbox) -> None:
         except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the trainer is told
             mailbox.post(FetchedAgain(error=error))
 
-    threading.Thread(target=work, name="fetch", daemon=True).start()
+    def fetch() -> None:
+        threads.append(threading.Thread(target=work, name="fetch", daemon=True))
+        threads[-1].start()
+
+    try:
+        yield fetch
+    finally:
+        for thread in threads:
+            thread.join(END_WITHIN_S)
 
 
 @contextmanager
@@ -181,7 +191,7 @@ def _joining(ground: Ground, joiner: Joiner) -> Iterator[None]:
         yield
     finally:
         joiner.cancel()
-        thread.join(10)
+        thread.join(END_WITHIN_S)
 
 
 def _local_place(run: str, number: int) -> Place:

@@ -23,6 +23,7 @@ from spotproof.contract.items import NO_INSTANCE, Generation, Member, Node, Slot
 from spotproof.contract.limits import FIRST_HEARTBEAT_S, JOIN_AFTER_DEADLINE_S
 from spotproof.contract.runspec import RunSpec
 from spotproof.errors import BadSettings, Denied, Lost, Missing, Superseded, Unavailable
+from spotproof.store.head import Heads
 from spotproof.store.members import Members, Memberships
 from spotproof.store.nodes import Nodes
 from spotproof.store.slots import Slots
@@ -52,10 +53,12 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The membership is sealed. `fetched` is the starting checkpoint, None: from step 0."""
+    """The membership is sealed. `fetched` is the starting checkpoint, None: from step 0. `old_order` is the flush
+    order that stood in HEAD before: it means the node whose place this one has taken."""
 
     generation: int
     fetched: Fetched | None
+    old_order: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,8 @@ class Joiner:
             sealed = memberships.generation(spec.run, newest.generation)
             if sealed is not None and member_text(place) in sealed.members:
                 fetched = self._patiently(fetcher.newest)
-                self.post(Joined(generation=newest.generation, fetched=fetched))
+                old = None if self._patiently(lambda: self._is_claimed_from(place)) else self._standing_order(place)
+                self.post(Joined(generation=newest.generation, fetched=fetched, old_order=old))
                 return
         fetched = self._patiently(fetcher.newest)
         self._park(place)
@@ -205,6 +209,7 @@ class Joiner:
             newest = self._patiently(lambda: memberships.newest(place.run))
             if is_bound:
                 self._patiently(lambda: self._still_waits_for(place))
+            old = self._standing_order(place)
             number = 1 if newest is None else newest.generation + 1
             sealed = sealed_with(place, number, fetched, now=int(self.now()))
             try:
@@ -214,8 +219,17 @@ class Joiner:
             except Unavailable:
                 self._pause()
                 continue
-            self.post(Joined(generation=number, fetched=fetched))
+            self.post(Joined(generation=number, fetched=fetched, old_order=old))
             return
+
+    def _standing_order(self, place: Place) -> str | None:
+        head = self._patiently(lambda: Heads(self.table).read(place.run))
+        return None if head is None else head.order
+
+    def _is_claimed_from(self, place: Place) -> bool:
+        """Whether this node, a member already, is being replaced: then the order that stands is its own."""
+        slot = Slots(self.table).read(place.run, place.slot)
+        return slot is not None and slot.holder_instance == place.instance and slot.successor_instance is not None
 
     def _patiently(self, read: Callable[[], T]) -> T:
         """Read until the table answers: a node that boots in a bad minute is still of use after it.

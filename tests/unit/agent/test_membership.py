@@ -16,13 +16,15 @@ from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed
 from spotproof.checkpoint.commit import Committer, make_part
 from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
 from spotproof.contract import keys
-from spotproof.contract.items import NO_INSTANCE, Member, Newest, Node, PointerItem, Slot, pointer_rank, to_item
+from spotproof.contract.items import NO_INSTANCE, Head, Member, Newest, Node, PointerItem, Slot, pointer_rank, to_item
 from spotproof.contract.layout import image_name
+from spotproof.contract.orders import FlushOrder
 from spotproof.contract.runspec import Pools, RunSpec
-from spotproof.contract.states import Cause, FlushOutcome, NodePhase, SaveKind
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase, NoticeKind, RunStatus, SaveKind
 from spotproof.errors import Missing, Superseded
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.folder import FolderObjects
+from spotproof.store.head import Heads
 from spotproof.store.local import LocalTable
 from spotproof.store.members import Members, Memberships
 from spotproof.store.nodes import Nodes
@@ -166,6 +168,24 @@ def test_the_first_node_seals_the_first_generation_at_once(world: World) -> None
     assert sealed is not None
     assert sealed.members == (f"0:1:{OLD}",)
     assert sealed.start_step is None
+
+
+def test_the_order_that_stands_at_the_seal_means_the_predecessor(world: World) -> None:
+    heads = Heads(world.table)
+    head = Head(run="r", status=RunStatus.ACTIVE)
+    heads.create(head)
+    order = FlushOrder(order="o-1", kind=NoticeKind.INTERRUPTION, deadline_at=5000, leavers=frozenset({0}))
+    seen = heads.order_flush(head, order)
+    first = world.place(OLD)
+    world.joiner().join(OLD, "r")
+    assert joined(world).old_order == "o-1"
+    world.promote(first)
+    world.joiner().join(OLD, "r")  # its agent is started again: the order is still old
+    assert joined(world).old_order == "o-1"
+    heads.order_flush(seen, dataclasses.replace(order, order="o-2"))
+    world.place(NEW, lost=OLD, deadline_at=5000)
+    world.joiner().join(OLD, "r")  # started again while it is being replaced: this order is its own
+    assert joined(world).old_order is None
 
 
 def test_an_agent_that_is_started_again_keeps_its_generation(world: World) -> None:
