@@ -67,8 +67,9 @@ class Reader:
         )
 
     def of_repair(self, run: str, *, now: int) -> Facts:
-        """The whole run."""
+        """The whole run. Launches before slots: what a launch that is closed has bound is then seen in its slot."""
         head = self.stores.heads.read(run)
+        launches = self.stores.launches.recent(run)
         slots = self.stores.slots.list(run)
         facts = Facts(
             run=run,
@@ -81,7 +82,7 @@ class Reader:
             sealed=self._sealed(run),
             nodes=self.stores.nodes.list(run, slots=max(1, len(slots))),
             pointer=self.stores.pointers.read(run),
-            launches=self.stores.launches.recent(run),
+            launches=launches,
             checkpoints=self.stores.checkpoints.newest(run, limit=1),
             live=self.stores.live.read(run),
             machines=self.machines.of_run(self.stack, run),
