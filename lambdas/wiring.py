@@ -21,7 +21,7 @@ from aws_lambda_powertools import Logger
 from lambdas.apply import Apply, Effects
 from lambdas.decisions import byhand, launching, losses, rebalance, repairing, sorting
 from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, Tell
-from lambdas.decisions.facts import Facts, Loss
+from lambdas.decisions.facts import Facts, Loss, Machine
 from lambdas.decisions.sorting import Work
 from lambdas.effects.fleet import Fleet
 from lambdas.effects.log import Log
@@ -98,20 +98,34 @@ class Control:
             else:
                 messages[key] = message
         try:
-            works = self._sorted(messages)
+            works = self._sorted(messages, failures)
         except SpotproofError as error:
             self._log.error("failed", extra={"why": repr(error)})
             failures.update(dict.fromkeys(messages, error))
             works = ()
-        for work in works:
-            failures.update(self._attempted(work, until=until))
+        failures.update(self._worked(works, until=until))
         self._meter.flush()
         return failures
 
-    def _attempted(self, work: Work, *, until: float) -> dict[str, Exception]:
+    def _worked(self, works: Sequence[Work], *, until: float) -> dict[str, Exception]:
+        """Every run hears of its notices before any run's launch takes its seconds."""
+        failures: dict[str, Exception] = {}
+        unfilled: list[Work] = []
+
+        def hear(work: Work) -> None:
+            if self._heard(work):
+                unfilled.append(work)
+
+        for work in works:
+            failures.update(self._attempted(work, hear))
+        for work in unfilled:
+            failures.update(self._attempted(work, lambda one: self._go_on(one, until=until)))
+        return failures
+
+    def _attempted(self, work: Work, step: Callable[[Work], None]) -> dict[str, Exception]:
         self._troubles = []
         try:
-            self._work(work, until=until)
+            step(work)
         except Exception as error:  # noqa: BLE001 - the process boundary: this run's records come again
             self._log.error("failed", exc_info=True, extra={"run": work.run, "why": repr(error)})
             return dict.fromkeys(work.keys, error)
@@ -144,11 +158,19 @@ class Control:
         self._meter.add(Metric.EVENT_DELAY, max(0, now - message.at))
         return message
 
-    def _sorted(self, messages: Mapping[str, Message]) -> tuple[Work, ...]:
+    def _sorted(self, messages: Mapping[str, Message], failures: dict[str, Exception]) -> tuple[Work, ...]:
+        """The work of each run. Notices of instances that EC2 cannot describe now go into `failures`, alone."""
         said = tuple(messages.values())
         members = self._reader.members(sorting.instances_of(said))
         unknown = sorting.unknown_notices(said, members)
-        found = self._reader.machines.opted_in(self._parts.settings.stack, unknown) if unknown else ()
+        found: tuple[Machine, ...] = ()
+        try:
+            found = self._reader.machines.opted_in(self._parts.settings.stack, unknown) if unknown else ()
+        except StoreError as error:
+            self._log.error("failed", extra={"why": repr(error)})
+            undecided = sorting.notices_of(messages, unknown)
+            failures.update(dict.fromkeys(undecided, error))
+            messages = {key: message for key, message in messages.items() if key not in undecided}
         result = sorting.sort(messages, members, {machine.instance: machine for machine in found})
         for ignored in result.ignored:
             self._ignore(ignored)
@@ -159,16 +181,26 @@ class Control:
         self._log.info("ignored", extra={"why": ignored.reason, "event": ignored.event_id})
 
     # -------------------------------------------------------------------------------------------------- a run
-    def _work(self, work: Work, *, until: float) -> None:
+    def _heard(self, work: Work) -> bool:
+        """Do what cannot wait: flush orders, claims. True if the run has to be looked at for more."""
         open_claims = bool(work.losses) and self._lose(work.run, work.losses)
         if work.advised:
             self._decided(work.run, self._reader.of_head, lambda facts: rebalance.decide(facts, work.advised))
         if work.by_hand:
             self._decided(work.run, self._reader.of_head, lambda facts: byhand.decide(facts, work.by_hand))
         self._apply([_booted(work.run, message.at, member) for message, member in work.booted])
-        if work.repair:
+        return work.repair or open_claims
+
+    def _go_on(self, work: Work, *, until: float) -> None:
+        """Repair or launch. Without the time for it the run stays due, and its claims open: the next sweep goes on.
+
+        To be cut off in the middle would bring the whole batch back, and only after the queue's visibility time-out.
+        """
+        if self._parts.clock() > until - RESERVE_S:
+            self._log.warning("no time left, the sweep goes on", extra={"run": work.run})
+        elif work.repair:
             self._repair(work.run, until=until)
-        elif open_claims:
+        else:
             self._fill(work.run, until=until)
 
     def _lose(self, run: str, lost: Sequence[Loss]) -> bool:

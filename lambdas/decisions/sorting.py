@@ -62,6 +62,14 @@ def unknown_notices(messages: Sequence[Message], members: Mapping[str, Member]) 
     return tuple(dict.fromkeys(instance for instance in named if instance not in members))
 
 
+def notices_of(messages: Mapping[str, Message], instances: Sequence[str]) -> frozenset[str]:
+    """The keys of the interruptions of these instances."""
+    named = frozenset(instances)
+    return frozenset(
+        key for key, message in messages.items() if isinstance(message, Interruption) and message.instance in named
+    )
+
+
 def sort(messages: Mapping[str, Message], members: Mapping[str, Member], opted_in: Mapping[str, Machine]) -> Sorted:
     """Every message to its run, or ignored with its reason."""
     work: dict[str, Work] = {}
