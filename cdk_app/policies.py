@@ -263,7 +263,7 @@ def write_logs(log_group: str) -> list[Grant]:
         Grant(
             sid="WriteLogs",
             actions=("logs:CreateLogStream", "logs:PutLogEvents"),
-            resources=(f"{log_group}:*",),
+            resources=(f"{log_group}:log-stream:*",),
             because="Streams of this role's own log group; their names are made at run time.",
         )
     ]
@@ -281,7 +281,7 @@ def node(*, table: str, bucket: str, data_buckets: tuple[str, ...]) -> list[Gran
         ),
         *_checkpoints(bucket),
         *_host(),
-        *(_training_data(index, name) for index, name in enumerate(data_buckets)),
+        *(grant for index, name in enumerate(data_buckets) for grant in _training_data(index, name)),
     ]
 
 
@@ -304,13 +304,13 @@ def _host() -> list[Grant]:
             sid="SsmChannel",
             actions=SSM_AGENT,
             resources=("*",),
-            because="The SSM agent's channel and the registry's login know no resources.",
         ),
         Grant(
             sid="ImageLogin",
             actions=("ecr:GetAuthorizationToken",),
             resources=("*",),
-            because="The SSM agent's channel and the registry's login know no resources.",
+            because="The SSM agent's channels and the registry's login know no resources; the agent's registration is"
+            " given as in AWS's own policy.",
         ),
         Grant(
             sid="PullImages",
@@ -321,11 +321,14 @@ def _host() -> list[Grant]:
     ]
 
 
-def _training_data(index: int, bucket: str) -> Grant:
+def _training_data(index: int, bucket: str) -> list[Grant]:
     name = arn("s3", bucket, region="", account="")
-    return Grant(
-        sid=f"TrainingData{index}",
-        actions=("s3:GetObject", "s3:ListBucket"),
-        resources=(name, f"{name}/*"),
-        because="Training data of a bucket that the settings file names; read only.",
-    )
+    return [
+        Grant(
+            sid=f"TrainingData{index}",
+            actions=("s3:GetObject",),
+            resources=(f"{name}/*",),
+            because="Training data of a bucket that the settings file names; read only.",
+        ),
+        Grant(sid=f"ListTrainingData{index}", actions=("s3:ListBucket",), resources=(name,)),
+    ]

@@ -47,7 +47,7 @@ def play(
     with stage.auditor.watching(), stage.clock():
         try:
             _play_acts(stage)
-        except InVain as error:
+        except (InVain, TimeoutError) as error:
             say(f"    {error}")
             in_vain.append(str(error))
     points = reference.result()

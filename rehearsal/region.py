@@ -327,10 +327,14 @@ class Region:
         poll_until(check, what=what, timeout_s=timeout_s, every_s=0.1)
 
     def quiet(self, *, for_s: float = 1.0, timeout_s: float = 60.0) -> None:
-        """Waits until the mapped queues have been empty for `for_s` seconds: nothing is in flight any more."""
+        """Waits until the queues that rules fill have been empty for `for_s` seconds: no event is in flight any more.
+
+        Other queues do not count: what a schedule fills is never empty for long while the schedule ticks.
+        """
         since = time.monotonic()
         end = since + timeout_s
-        names = [mapping.queue_arn.rsplit(":", 1)[-1] for mapping in self.pollers.mappings()]
+        names = [str(target["Arn"]).rsplit(":", 1)[-1] for rule in self.bus.rules() for target in rule.targets]
+        names = [name for name in dict.fromkeys(names) if name in self.queues.names()]
         while time.monotonic() - since < for_s:
             self.raise_problems()
             if any(self.queues.waiting(name) for name in names):

@@ -141,7 +141,7 @@ def _machine(
     yield from _made(_RUN, "volume", tags, world, theirs)
     yield from _made(_RUN, "network-interface", tags, world, theirs)
     if params["TargetCapacitySpecification"].get("DefaultTargetCapacityType") != "on-demand":
-        yield from _made(_RUN, "spot-instances-request", tags, world, theirs)
+        yield from _made(_RUN, "spot-instances-request", tags, world, {})
     # Tags that only the template gives are set by RunInstances.
     yield from (
         Request(action="ec2:CreateTags", resource=world.arn("ec2", f"{kind}/*"), context=_creating(of, "RunInstances"))
