@@ -1,9 +1,12 @@
 """The position in the data, as one counter that is exact over any number of interruptions.
 
 A tracked loop sees the batches of the plain loop `for batch in loader`, bit for bit: nothing here draws from a random
-generator. At the beginning of an epoch the generators are noted as they are; to go on inside that epoch they are put
-back, the loader draws its permutation again, the batches that are done are passed over by their indices (no sample is
-fetched for them), and the generators get back what the checkpoint says.
+generator. Where an epoch's permutation is drawn the generators are noted as they are; to go on inside that epoch they
+are put back, the loader draws its permutation again, the batches that are done are passed over by their indices (no
+sample is fetched for them), and the generators get back what the checkpoint says.
+
+What worker processes draw for themselves (augmentation with `num_workers` > 0) is not the run's to put back: the order
+of samples is exact, such noise is not.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import json
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -73,16 +76,19 @@ class _Indices:
         self._inner = inner
         self._source: Iterator[Any] | None = None
         self._skip = 0
+        self._before_draw: Callable[[], None] = _nothing
         self.handed: deque[Any] = deque()
 
-    def begin(self, *, skip: int) -> None:
-        """The next iterator begins a new epoch, `skip` batches into it."""
-        self._source, self._skip = None, skip
+    def begin(self, *, skip: int, before_draw: Callable[[], None]) -> None:
+        """The next iterator begins a new epoch, `skip` batches into it. `before_draw` is called once, just before the
+        permutation is drawn: what a loader draws before it (the seed of its workers) is not the same every time."""
+        self._source, self._skip, self._before_draw = None, skip, before_draw
         self.handed.clear()
 
     def draw(self) -> None:
         """Draw the permutation now, unless a worker's prefetching has done it."""
         if self._source is None:
+            self._before_draw()
             self._source = iter(self._inner)
             for _ in range(self._skip):
                 next(self._source, None)
@@ -195,17 +201,20 @@ class Feed:
 
     def _iterate(self, done: int) -> Iterator[Any]:
         _set_epoch(self.loader, self.position.epoch)
+        if done > 0:
+            return self._enter_again(done)
+        self._note_start()
         if self._indices is not None:
-            self._indices.begin(skip=done)
-        if done == 0:
-            self._epoch_start = {**_global_generators(), "own": _own_generators(self.loader)}
-            return iter(self._source)
-        return self._enter_again(done)
+            self._indices.begin(
+                skip=0, before_draw=self._go_to_start if self._draws_a_seed_anew() else self._note_start
+            )
+        return iter(self._source)
 
     def _enter_again(self, done: int) -> Iterator[Any]:
         now = _global_generators()
-        _put_back(self.loader, cast("Mapping[str, Any]", self._epoch_start["own"]))
-        _put_back_global(self._epoch_start)
+        self._go_to_start()
+        if self._indices is not None:
+            self._indices.begin(skip=done, before_draw=self._go_to_start)
         iterator = iter(self._source)
         if self._indices is not None:
             self._indices.draw()
@@ -214,6 +223,19 @@ class Feed:
                 next(iterator, None)
         _put_back_global(now)
         return iterator
+
+    def _draws_a_seed_anew(self) -> bool:
+        """Workers that persist are seeded once per run. A later process draws a seed for them that the uninterrupted
+        run did not draw in this epoch."""
+        is_persistent = bool(getattr(self._source, "persistent_workers", False))
+        return is_persistent and self.position.epoch > 0 and getattr(self._source, "_iterator", None) is None
+
+    def _note_start(self) -> None:
+        self._epoch_start = {**_global_generators(), "own": _own_generators(self.loader)}
+
+    def _go_to_start(self) -> None:
+        _put_back(self.loader, cast("Mapping[str, Any]", self._epoch_start["own"]))
+        _put_back_global(self._epoch_start)
 
     def _ids(self, batch: object) -> object:
         if self._indices is not None:
@@ -225,6 +247,10 @@ def position_of(state: Mapping[str, Any]) -> Position:
     """The position in a feed's state."""
     names = ("batches", "samples", "chain", "epoch", "epoch_began_at")
     return Position(**{name: state[name] for name in names})
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""
 
 
 def _plain(indices: Any) -> object:  # Any: whatever a sampler yields

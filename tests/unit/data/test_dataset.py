@@ -137,19 +137,40 @@ def test_batches_that_are_done_are_not_fetched_again() -> None:
     assert len(numbers.fetched) == 4
 
 
-def test_workers_see_the_same_order() -> None:
+@pytest.mark.parametrize("is_persistent", [False, True])
+@pytest.mark.parametrize("stops", [[4], [6], [8], [2, 14]])
+def test_workers_see_the_same_order(stops: list[int], is_persistent: bool) -> None:
     def make() -> DataLoader[torch.Tensor]:
-        return DataLoader(Numbers(noisy=False), batch_size=4, shuffle=True, num_workers=2)
+        return DataLoader(
+            Numbers(noisy=False), batch_size=4, shuffle=True, num_workers=1, persistent_workers=is_persistent
+        )
 
     seed()
-    expected = plain(make(), 2)
+    expected = plain(make(), 3)
+    seen: list[list[float]] = []
+    feed = Feed(make())
+    seed()
+    for stop in [*stops, len(expected)]:
+        seen += tracked(feed, stop - len(seen))
+        state, rng = feed.state(), torch.get_rng_state()
+        feed = Feed(make())  # another process
+        torch.manual_seed(12345)
+        feed.load(state)
+        torch.set_rng_state(rng)
+    assert [one[:-1] for one in seen] == [one[:-1] for one in expected]
+
+
+def test_workers_that_persist_go_on_in_the_same_process_too() -> None:
+    def make() -> DataLoader[torch.Tensor]:
+        return DataLoader(Numbers(noisy=False), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+
+    seed()
+    expected = plain(make(), 1)
     seed()
     feed = Feed(make())
-    seen = tracked(feed, 4)
-    again = Feed(make())
-    again.load(feed.state())
-    seen += tracked(again, len(expected) - 4)
-    assert [one[:-2] for one in seen] == [one[:-2] for one in expected]
+    seen = tracked(feed, 2)
+    seen += tracked(feed, len(expected) - 2)
+    assert [one[:-1] for one in seen] == [one[:-1] for one in expected]
 
 
 def test_the_chain_proves_every_sample_in_order() -> None:
