@@ -4,9 +4,9 @@
 
 Nodes are threads over one table in memory that takes as long as DynamoDB does (8 ms). The peer beside us is torch's own
 DynamicRendezvousHandler with its state in one item of the same table, where it can still be run. A partition of
-DynamoDB takes 1,000 write units and 3,000 read units a second; `busiest` is the most that one had in any second. The
-interpreter's lock stretches a thousand threads over more seconds than a thousand machines would take, so `even` says
-what the same units come to when the table's own spread (jitter) is all that stretches them.
+DynamoDB takes 1,000 write units and 3,000 read units a second; `busiest` is the most that one had in any second.
+The interpreter's lock stretches a thousand threads over more seconds than a thousand machines would take; that the
+spread of looks keeps the limits by itself is tested beside (tests/unit/rendezvous/test_budget.py).
 """
 
 from __future__ import annotations

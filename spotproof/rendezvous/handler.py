@@ -114,11 +114,12 @@ class Handler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Mark this node, and only this node, as left. False if the table did not take it."""
-        self._come_out()
         try:
             Joins(self._table).leave(self._run, self._seat.node)
         except StoreError:
             return False
+        finally:
+            self._come_out()  # after the word: the neighbour sees the link end
         return True
 
     def _pause(self, seconds: float) -> None:
@@ -141,7 +142,7 @@ class Handler(RendezvousHandler):
             store.set(GENERATION_KEY, json.dumps(to_item(entered.sealed)))
         else:
             store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=wait_s))
-        self._stores.append(store)
+        self._stores += [own, store]  # own lives as long as the generation: the neighbour's link ends at it
         self._wait_for_all(store, entered, until=time.monotonic() + wait_s)
         store.set_timeout(timedelta(seconds=_STORE_S))
         return RendezvousInfo(store, entered.rank, entered.world, RendezvousStoreInfo(host, int(port)))

@@ -153,7 +153,7 @@ class Joining:
         known = 0 if self._sealed is None else self._sealed.generation
         if newest is None or newest.generation == known:
             return
-        if known and (wait_s := spread_s(self.size.largest) * self.chance()) > 0.1:
+        if (wait_s := spread_s(self.size.largest) * self.chance()) > 0.1:
             self.pause(wait_s)
         self._sealed = Memberships(self.table).generation(self.run, newest.generation)
 

@@ -1,8 +1,8 @@
 """While a generation trains: is it over, is my neighbour alive, and am I seen. One thread for each launcher.
 
-The members watch each other in a ring, so no node is special: rank r looks at rank r+1's beats. Whoever hears nothing
-for a minute marks the generation bad. A table that does not answer changes nothing: training goes on, and silence is
-counted only while this launcher's own beats arrive.
+The members watch each other in a ring, so no node is special: rank r looks at rank r+1's beats and holds a link to its
+launcher. Whoever hears nothing for a minute, or loses the link, marks the generation bad. A table that does not answer
+changes nothing: training goes on, and silence is counted only while this launcher's own beats arrive.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from spotproof.contract.items import Join
 from spotproof.contract.limits import MEMBER_BEAT_S, MEMBER_SILENCE_S
 from spotproof.errors import StoreError
-from spotproof.rendezvous.decide import is_over, members_of, neighbour
+from spotproof.rendezvous.decide import Member, is_over, members_of, neighbour
 from spotproof.rendezvous.joining import Entered, poll_s
+from spotproof.rendezvous.link import Link
 from spotproof.rendezvous.silence import Silence
 from spotproof.store.joins import Joins
 from spotproof.store.members import Memberships
@@ -44,6 +47,7 @@ class Watch:
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _beat_at: float = 0.0
+    _link: Link | None = None
 
     def __enter__(self) -> Self:
         self._beat_at = self.clock()
@@ -59,6 +63,8 @@ class Watch:
     def end(self) -> None:
         """Stop looking."""
         self._ended.set()
+        if self._link is not None:
+            self._link.end()
         if self._thread is not None:
             self._thread.join(END_WITHIN_S)
 
@@ -73,8 +79,32 @@ class Watch:
 
     def _run(self) -> None:
         wait_s = poll_s(self.entered.world)
+        self._hold_link()
         while not self.is_over and not self._ended.wait(wait_s):
             self.look()
+
+    def _hold_link(self) -> None:
+        watched = self._watched()
+        if watched is None:
+            return
+        try:
+            join = Joins(self.table).read(self.entered.sealed.run, watched.node)
+        except StoreError:
+            return  # without a link the beats tell, later
+        if join is not None and join.endpoint and not self._ended.is_set():
+            self._link = Link(join.endpoint, lambda: self._lost(join))
+
+    def _lost(self, was: Join) -> None:
+        """The neighbour's process is gone: unless it said good-bye, or is parked again already, that ends it all."""
+        sealed = self.entered.sealed
+        with suppress(StoreError):  # the beats tell, later
+            join = Joins(self.table).read(sealed.run, was.node)
+            if join is not None and not join.left and join.endpoint == was.endpoint:
+                Memberships(self.table).mark_bad(sealed.run, sealed.generation)
+                self.is_over = True
+
+    def _watched(self) -> Member | None:
+        return neighbour(members_of(self.entered.sealed), self.entered.rank)
 
     def _look(self) -> None:
         sealed = self.entered.sealed
@@ -91,10 +121,9 @@ class Watch:
             self.is_over = True
 
     def _is_neighbour_silent(self) -> bool:
-        sealed = self.entered.sealed
-        watched = neighbour(members_of(sealed), self.entered.rank)
+        watched = self._watched()
         if watched is None:
             return False
-        join = Joins(self.table).read(sealed.run, watched.node)
+        join = Joins(self.table).read(self.entered.sealed.run, watched.node)
         beats = None if join is None else join.beats
         return self._silence.see(watched.node, beats, self.clock()) >= self.silence_s
