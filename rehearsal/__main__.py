@@ -2,6 +2,7 @@
 
     python -m rehearsal                     the whole story, compared with an uninterrupted run
     python -m rehearsal --short             one interruption with notice
+    python -m rehearsal --grants            and at its end every grant of the stack, used or why not
     python -m rehearsal --sabotage list     what can be broken on purpose
     python -m rehearsal --sabotage NAME     break it: this must fail, for the named reason
     python -m rehearsal --sabotage all      break each in turn
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from rehearsal import page, sabotage, synth, verdicts
 from rehearsal.deploy import DeployFailed
+from rehearsal.permissions import ledger
 from rehearsal.plan import FULL, SHORT, Plan
 from rehearsal.play import play
 from rehearsal.processes import Processes, terminated_like_ctrl_c
@@ -64,6 +66,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cdk-out", type=Path, help="a folder that has been synthesized already")
     parser.add_argument("--page", type=Path, default=Path(PAGE), help=f"where the page is written (default {PAGE})")
     parser.add_argument("--workdir", type=Path, help="keep logs, disks and tables in this new folder")
+    parser.add_argument("--grants", action="store_true", help="list every grant of every role with what became of it")
     parser.add_argument("--json", action="store_true", help="the verdicts as one JSON document on standard output")
     return parser.parse_args(argv)
 
@@ -120,6 +123,9 @@ def _perform(
         spoil = None if spoiled is None else spoiled.spoil
         performance = play(region, plan, cdk_out=cdk_out, references=workdir.parent, say=say, spoil=spoil)
         judged = verdicts.judge(performance.evidence)
+        proof = performance.evidence.permissions
+        if chosen.grants and proof is not None:
+            print("\n".join(ledger.lines(proof.ledger)))
         if spoiled is None:
             chosen.page.write_text(html.page(page.tell(performance, judged)))
             say(f"{page.duration(performance.stage, performance.seconds)}; the page is {chosen.page}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rehearsal.evidence import Departure, DepartureKind, Evidence, around, steps_lost
+from rehearsal.permissions.ledger import Use
 from spotproof.contract import tags
 
 
@@ -186,11 +187,12 @@ def permissions(evidence: Evidence) -> Verdict | None:
     proof = evidence.permissions
     if proof is None:
         return None
-    unused = tuple(f"unused: {one}" for one in proof.unused) if proof.whole else ()
+    unused = tuple(f"unused: {one}" for one in proof.unused()) if proof.whole else ()
     wrong = (*(f"refused: {one}" for one in proof.refused), *proof.admitted, *unused)
     if wrong:
         return Verdict(name=PERMISSIONS, passed=False, says=f"{len(wrong)} wrong: {'; '.join(wrong[:3])}")
-    grants = f"{proof.grants} grants, none unused but {proof.excused} with a reason; " if proof.whole else ""
+    excused = proof.count(Use.EXCUSED)
+    grants = f"{len(proof.ledger)} grants, none unused but {excused} with a reason; " if proof.whole else ""
     says = f"{proof.calls} calls are {proof.requests} different requests, all allowed; {grants}"
     passed = bool(proof.calls and proof.attacks)
     return Verdict(name=PERMISSIONS, passed=passed, says=f"{says}{proof.attacks} attacks refused")

@@ -79,29 +79,15 @@ EXCUSES: Final = (
 )
 
 
-def sort_out(unused: Mapping[str, frozenset[Part]], used: Mapping[str, frozenset[Part]]) -> tuple[list[str], int, int]:
-    """(unused without an excuse, used by another function of the same pipeline, excused by the list).
-
-    The pipeline's functions run the same code: which of them meets a claim, a loss or a surplus is chance, so a piece
-    that one of them used is needed by all that have it.
-    """
-    shared = frozenset().union(*(used.get(actor, frozenset()) for actor in PIPELINE))
-    left, raced, excused = [], 0, 0
-    for actor, parts in unused.items():
-        for part in sorted(parts):
-            if actor in PIPELINE and part in shared:
-                raced += 1
-            elif any(excuse.covers(actor, part) for excuse in EXCUSES):
-                excused += 1
-            else:
-                left.append(f"{actor}: {part}")
-    return left, raced, excused
+def excuse_of(actor: str, part: Part) -> Excuse | None:
+    """The entry of the list that covers this piece, if there is one."""
+    return next((excuse for excuse in EXCUSES if excuse.covers(actor, part)), None)
 
 
-def stale(parts: Mapping[str, frozenset[Part]]) -> list[str]:
+def stale(parts: Mapping[str, frozenset[Part]]) -> tuple[str, ...]:
     """Excuses for grants that nobody has: the list must not outlive what it is about."""
-    return [
-        f"{excuse.sid} of {'/'.join(excuse.actors)}"
+    return tuple(
+        f"the excuse for {excuse.sid} of {'/'.join(excuse.actors)}: nobody has such a grant"
         for excuse in EXCUSES
         if not any(excuse.covers(actor, part) for actor, of in parts.items() for part in of)
-    ]
+    )

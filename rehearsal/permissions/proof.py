@@ -10,7 +10,8 @@ from rehearsal.permissions import deployed, escalations, excuses, services
 from rehearsal.permissions.deployed import Deployed
 from rehearsal.permissions.derive import derive
 from rehearsal.permissions.estate import Estate
-from rehearsal.permissions.evaluate import Part, Statement, decide, needed, parts_of
+from rehearsal.permissions.evaluate import Part, decide, needed
+from rehearsal.permissions.ledger import Entry, Use, entries, pieces
 from rehearsal.permissions.requests import Request
 from rehearsal.permissions.world import Underivable
 from rehearsal.plane.calls import Answered
@@ -24,13 +25,19 @@ class Proof:
     calls: int
     requests: int  # decisions, each once however often it was asked
     refused: tuple[str, ...]  # what a role asked for and may not do, or what nobody can derive
-    grants: int  # pieces that could be taken away: an action on a resource, or a value of a condition
     whole: bool  # whether the whole story was played
-    unused: tuple[str, ...]
-    raced: int  # unused by this function, used by another that runs the same code
-    excused: int
+    ledger: tuple[Entry, ...]
+    stale: tuple[str, ...]  # excuses without a grant
     attacks: int
     admitted: tuple[str, ...]  # attacks that a deployed role would get away with
+
+    def unused(self) -> tuple[str, ...]:
+        """Grants that nothing needed, and excuses for what is no grant."""
+        return (*(str(one) for one in self.ledger if one.use is Use.UNUSED), *self.stale)
+
+    def count(self, use: Use) -> int:
+        """How many grants there are of this kind."""
+        return sum(1 for one in self.ledger if one.use is use)
 
 
 def prove(region: Region, outputs: Mapping[str, str], *, whole: bool) -> Proof:
@@ -59,26 +66,18 @@ def judge(estate: Estate, asked: Asked, *, calls: int, underivable: Iterable[str
                 refused.append(f"{actor}: {request}")
                 continue
             used[actor] |= frozenset(part for one in decision.by for part in needed(one, request))
-    parts = {actor: _parts(of) for actor, of in statements.items()}
-    unused = {actor: of - used[actor] for actor, of in parts.items()}
-    left, raced, excused = excuses.sort_out(unused, used)
+    parts = {actor: pieces(of) for actor, of in statements.items()}
     tried = escalations.attempts(estate)
     return Proof(
         calls=calls,
         requests=sum(len(of) for of in asked.values()),
         refused=tuple(dict.fromkeys(refused)),
         whole=whole,
-        grants=sum(len(of) for of in parts.values()),
-        unused=(*left, *(f"the excuse for {one}: nobody has such a grant" for one in excuses.stale(parts))),
-        raced=raced,
-        excused=excused,
+        ledger=entries(parts, used),
+        stale=excuses.stale(parts),
         attacks=len(tried),
         admitted=tuple(said for one in tried if (said := one.fails(estate))),
     )
-
-
-def _parts(statements: Iterable[Statement]) -> frozenset[Part]:
-    return frozenset(part for one in statements if one.effect == "Allow" for part in parts_of(one))
 
 
 def _asked(calls: Iterable[Answered], found: Deployed) -> tuple[Asked, list[str]]:

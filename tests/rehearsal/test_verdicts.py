@@ -10,6 +10,8 @@ import pytest
 from rehearsal import verdicts
 from rehearsal.auditor import Commit
 from rehearsal.evidence import Coverage, Departure, DepartureKind, Evidence, Machine, steps_lost
+from rehearsal.permissions.evaluate import Part
+from rehearsal.permissions.ledger import Entry, Use
 from rehearsal.permissions.proof import Proof
 from spotproof.contract import tags
 from spotproof.report.model import Point
@@ -44,15 +46,15 @@ COVERAGE = Coverage(
 )
 
 
+PART = Part(sid="Checkpoints", what="s3:GetObject on a")
+IDLE = Entry(actor="node", part=PART, use=Use.UNUSED)
 PROOF = Proof(
     calls=9,
     requests=5,
     refused=(),
-    grants=7,
     whole=True,
-    unused=(),
-    raced=1,
-    excused=1,
+    ledger=(Entry(actor="node", part=PART, use=Use.USED), Entry(actor="sweep", part=PART, use=Use.EXCUSED)),
+    stale=(),
     attacks=3,
     admitted=(),
 )
@@ -134,7 +136,8 @@ SPOILT: list[tuple[dict[str, Any], set[str]]] = [
     ({"coverage": dataclasses.replace(COVERAGE, rules_silent=("x",))}, {verdicts.EXERCISED}),
     ({"coverage": dataclasses.replace(COVERAGE, document_steps_unused=("x",))}, {verdicts.EXERCISED}),
     ({"permissions": dataclasses.replace(PROOF, refused=("node: s3:PutObject",))}, {verdicts.PERMISSIONS}),
-    ({"permissions": dataclasses.replace(PROOF, unused=("node: s3:GetObject",))}, {verdicts.PERMISSIONS}),
+    ({"permissions": dataclasses.replace(PROOF, ledger=(IDLE,))}, {verdicts.PERMISSIONS}),
+    ({"permissions": dataclasses.replace(PROOF, stale=("x",))}, {verdicts.PERMISSIONS}),
     ({"permissions": dataclasses.replace(PROOF, admitted=("node may delete",))}, {verdicts.PERMISSIONS}),
     ({"permissions": dataclasses.replace(PROOF, calls=0)}, {verdicts.PERMISSIONS}),
     ({"permissions": dataclasses.replace(PROOF, attacks=0)}, {verdicts.PERMISSIONS}),
@@ -149,5 +152,5 @@ def test_spoilt_evidence_fails_the_verdict_that_watches_it(spoilt: dict[str, Any
 
 
 def test_grants_are_judged_only_where_the_whole_story_was_played() -> None:
-    part = dataclasses.replace(PROOF, whole=False, unused=("node: s3:GetObject",))
+    part = dataclasses.replace(PROOF, whole=False, ledger=(IDLE,))
     assert failed(dataclasses.replace(GOOD, permissions=part)) == set()
