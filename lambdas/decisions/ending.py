@@ -32,12 +32,7 @@ def decide(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ..
 
 
 def orphans(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
-    """Instances of closed launches in no slot, 10 minutes old, and 10 minutes after the last change of members.
-
-    The second wait leaves the end of an interrupted node to EC2, which does not bill its first hour then.
-    """
-    if facts.sealed is not None and facts.now - facts.sealed.sealed_at < limits.ORPHAN_AGE_S:
-        return ()
+    """Instances of closed launches in no slot, 10 minutes old, and replaced for 10 minutes if they had a place."""
     placed = places((*facts.slots, *slots.values()))
     unfinished = {launch.launch for launch in facts.launches if launch.state is not LaunchState.CLOSED}
     found = tuple(
@@ -47,11 +42,26 @@ def orphans(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
         and machine.instance not in placed
         and machine.launch not in unfinished
         and facts.now - machine.launched_at >= limits.ORPHAN_AGE_S
+        and not _is_leaving(facts, machine)
     )
     if not found:
         return ()
     told = [Tell(run=facts.run, what=HistoryKind.ORPHAN_ENDED, instance=instance) for instance in found]
     return (Terminate(instances=found), *told, Measure(metric=Metric.ORPHANS_ENDED, value=len(found)))
+
+
+def _is_leaving(facts: Facts, machine: Machine) -> bool:
+    """Whether the node that came after it in its slot was launched less than 10 minutes ago.
+
+    That leaves the end of an interrupted node to EC2, which does not bill its first hour then. What counts is the next
+    one of its own slot, once: a run whose members change every few minutes would never end an orphan otherwise.
+    """
+    node = _node(facts, machine.instance)
+    if node is None:
+        return False
+    later = [one for one in facts.nodes if one.slot == node.slot and one.incarnation > node.incarnation]
+    after = facts.machine(min(later, key=lambda one: one.incarnation).instance) if later else None
+    return after is not None and facts.now - after.launched_at < limits.ORPHAN_AGE_S
 
 
 def _may_end(facts: Facts, machine: Machine) -> bool:

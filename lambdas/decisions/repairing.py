@@ -43,11 +43,11 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     raised = promotions(facts)
     slots = promoted(facts, raised)
     known = (*_commits(facts, facts.head), *(step for slot in raised for step in _promotion(facts, slot)))
-    if not facts.head.status.wants_nodes:
-        return (*known, *ending.decide(facts, facts.head, slots))
-    settled = _finished(facts, facts.head, slots)
+    settled = _finished(facts, facts.head, slots) if facts.head.status in _CAN_FINISH else ()
     if settled:
         return (*known, *settled)
+    if not facts.head.status.wants_nodes:
+        return (*known, *ending.decide(facts, facts.head, slots))
     return (*known, *_failures(facts, facts.head, slots), *_losses(facts, slots), *ending.orphans(facts, slots))
 
 
@@ -64,6 +64,7 @@ def next_look(facts: Facts) -> tuple[Action, ...]:
     return (Reschedule(seen=facts.live, due_at=int(facts.now + period_s - watch_s / 4)),)
 
 
+_CAN_FINISH = frozenset({RunStatus.ACTIVE, RunStatus.BLOCKED})  # a blocked run keeps what nodes it has
 _WATCHED = frozenset({RunStatus.ACTIVE, RunStatus.STOPPING})
 
 
