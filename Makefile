@@ -27,7 +27,7 @@ VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
 NODE := node_modules/.made-$(call digest,package-lock.json)
 WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
 
-.PHONY: help setup lint format test synth deploy rehearse bench kill simulate show-skeleton lock clean
+.PHONY: help setup lint format test synth deploy rehearse iam-proof bench kill simulate show-skeleton lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -77,6 +77,11 @@ deploy: setup ## deploy the stack into the account of your credentials
 
 rehearse: setup ## play the real recovery on this machine: a real training through real interruptions
 	$(QUIET) $(BIN)/python -m rehearsal $(ARGS)
+
+iam-proof: setup ## every call allowed by the deployed roles, no grant unused, every attack refused
+	$(QUIET) $(BIN)/python -m pytest -q tests/rehearsal/test_permissions_evaluate.py \
+	  tests/rehearsal/test_permissions_derive.py tests/synth/test_escalations.py tests/synth/test_proof.py tests/synth/test_reference.py
+	$(QUIET) $(BIN)/python -m rehearsal --grants $(ARGS)
 
 bench: setup ## every performance claim, peers beside us
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
