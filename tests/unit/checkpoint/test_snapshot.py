@@ -44,12 +44,10 @@ def test_a_tracked_and_an_untracked_training_are_bit_equal() -> None:
 
 
 def test_numpy_and_python_generators_are_only_read() -> None:
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002 -- the generator that scripts use
-    store(Training().objects)
-    drawn = random.random(), np.random.rand()  # noqa: NPY002
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
+    training = Training(seed=1)
+    store(training.objects)
+    drawn = random.random(), np.random.rand()  # noqa: NPY002 -- the generator that scripts use
+    Training(seed=1)
     assert drawn == (random.random(), np.random.rand())  # noqa: NPY002
 
 
