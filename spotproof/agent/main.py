@@ -20,13 +20,13 @@ from spotproof.agent.imds import Endpoint, Imds
 from spotproof.agent.launching import Launching
 from spotproof.agent.leaving import Leaving
 from spotproof.agent.loop import Loop, MetadataSays, Owned, SupersededHeard
-from spotproof.agent.membership import Joiner
+from spotproof.agent.membership import Called, Joiner
 from spotproof.agent.requests import Requests
 from spotproof.agent.server import Server
 from spotproof.agent.situation import Situation
 from spotproof.agent.threads import END_WITHIN_S, Mailbox, Repeating
 from spotproof.agent.trainers import FetchedAgain, Trainers
-from spotproof.checkpoint.fetch import Fetcher, Stores
+from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
 from spotproof.checkpoint.jobs import Begin
 from spotproof.checkpoint.localcopy import LocalCopies
 from spotproof.contract import ids, s3keys
@@ -95,6 +95,7 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
     joiner = Joiner(
         table=ground.table, post=mailbox.post, now=time.time, make_fetcher=lambda run: _fetcher(ground, run)
     )
+    again = fetching(_fetcher(ground, ground.run).newest, joiner=joiner, mailbox=mailbox)
     requests = Requests(runtime_dir=ground.runtime_dir)
     requests.open()
     leaving = Leaving(situation=situation)
@@ -105,7 +106,7 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
         selector=selector,
         server=server,
         joiner=joiner,
-        trainers=Trainers(situation=situation, fetch=stack.enter_context(_fetching(ground, mailbox))),
+        trainers=Trainers(situation=situation, fetch=stack.enter_context(again)),
         launching=Launching(situation=situation, on_person=leaving.hear),
         leaving=leaving,
         requests=requests,
@@ -153,13 +154,18 @@ def _fetcher(ground: Ground, run: str) -> Fetcher:
 
 
 @contextmanager
-def _fetching(ground: Ground, mailbox: Mailbox) -> Iterator[Callable[[], None]]:
-    """Reads the newest checkpoint on a thread, whenever it is called; each time it posts one event."""
+def fetching(read: Callable[[], Fetched | None], *, joiner: Joiner, mailbox: Mailbox) -> Iterator[Callable[[], None]]:
+    """Reads the newest checkpoint on a thread, whenever it is called; each time it posts one event.
+
+    A service that does not answer is waited for: the trainer would take it for checkpoints that are all damaged.
+    """
     threads: list[threading.Thread] = []
 
     def work() -> None:
         try:
-            mailbox.post(FetchedAgain(fetched=_fetcher(ground, ground.run).newest()))
+            mailbox.post(FetchedAgain(fetched=joiner.patiently(read)))
+        except Called:
+            pass
         except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the trainer is told
             mailbox.post(FetchedAgain(error=error))
 

@@ -68,7 +68,7 @@ class NotJoined:
     error: Exception
 
 
-class _Called(Exception):
+class Called(Exception):
     """The agent ends."""
 
 
@@ -118,7 +118,7 @@ class Joiner:
             spec = self._spec(member, run)
             self.post(Placed(place=place, spec=spec))
             self._take(place, spec)
-        except _Called:
+        except Called:
             pass
         except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the loop says what follows
             self.post(NotJoined(error=error))
@@ -130,8 +130,8 @@ class Joiner:
             own = place(1 if newest is None else newest.generation + 1)
             self.post(Placed(place=own, spec=spec))
             fetcher = self.make_fetcher(spec.run)
-            self._seal(own, fetcher, self._patiently(fetcher.newest), is_bound=False)
-        except _Called:
+            self._seal(own, fetcher, self.patiently(fetcher.newest), is_bound=False)
+        except Called:
             pass
         except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the loop says what follows
             self.post(NotJoined(error=error))
@@ -140,7 +140,7 @@ class Joiner:
         until = self.now() + FIRST_HEARTBEAT_S
         members = Members(self.table)
         while self.now() < until:
-            member = self._patiently(lambda: members.read(instance))
+            member = self.patiently(lambda: members.read(instance))
             if member is not None:
                 return member
             self._pause()
@@ -152,7 +152,7 @@ class Joiner:
     def _spec(self, member: Member, run: str) -> RunSpec:
         if member.run != run:
             raise BadSettings(f"this instance is tagged for run {run} but bound to run {member.run}")
-        spec = self._patiently(lambda: Specs(self.table).read(run))
+        spec = self.patiently(lambda: Specs(self.table).read(run))
         if spec is None:
             raise Missing(f"run {run} has no spec", next_step="submit it with `spotproof submit run.yaml`")
         if spec.slots > 1:
@@ -165,21 +165,21 @@ class Joiner:
     def _take(self, place: Place, spec: RunSpec) -> None:
         memberships = Memberships(self.table)
         fetcher = self.make_fetcher(spec.run)
-        newest = self._patiently(lambda: memberships.newest(spec.run))
+        newest = self.patiently(lambda: memberships.newest(spec.run))
         if newest is not None and newest.bad < newest.generation:
             sealed = memberships.generation(spec.run, newest.generation)
             if sealed is not None and member_text(place) in sealed.members:
-                fetched = self._patiently(fetcher.newest)
-                old = None if self._patiently(lambda: self._is_claimed_from(place)) else self._standing_order(place)
+                fetched = self.patiently(fetcher.newest)
+                old = None if self.patiently(lambda: self._is_claimed_from(place)) else self._standing_order(place)
                 self.post(Joined(generation=newest.generation, fetched=fetched, old_order=old))
                 return
-        fetched = self._patiently(fetcher.newest)
+        fetched = self.patiently(fetcher.newest)
         self._park(place)
         self._seal(place, fetcher, fetched, is_bound=True)
 
     def _park(self, place: Place) -> None:
         is_told = False
-        while reason := self._patiently(lambda: self._still_waits_for(place)):
+        while reason := self.patiently(lambda: self._still_waits_for(place)):
             if not is_told:
                 is_told = True
                 self.post(Parked(waiting_for=reason))
@@ -194,11 +194,11 @@ class Joiner:
 
     def _chosen_again(self, fetcher: Fetcher, fetched: Fetched | None) -> Fetched | None:
         """The choice, made again if a newer checkpoint has appeared since, or the pointer has moved."""
-        if self._patiently(lambda: fetcher.is_still_newest(fetched)):
+        if self.patiently(lambda: fetcher.is_still_newest(fetched)):
             return fetched
         if fetched is not None:
             os.close(fetched.image_fd)
-        return self._patiently(fetcher.newest)
+        return self.patiently(fetcher.newest)
 
     def _seal(self, place: Place, fetcher: Fetcher, fetched: Fetched | None, *, is_bound: bool) -> None:
         """Seal the next generation. Before each try, after NEWEST was read, the slot is looked at again: a successor
@@ -206,9 +206,9 @@ class Joiner:
         memberships = Memberships(self.table)
         while not self._cancelled.is_set():
             fetched = self._chosen_again(fetcher, fetched)
-            newest = self._patiently(lambda: memberships.newest(place.run))
+            newest = self.patiently(lambda: memberships.newest(place.run))
             if is_bound:
-                self._patiently(lambda: self._still_waits_for(place))
+                self.patiently(lambda: self._still_waits_for(place))
             old = self._standing_order(place)
             number = 1 if newest is None else newest.generation + 1
             sealed = sealed_with(place, number, fetched, now=int(self.now()))
@@ -223,7 +223,7 @@ class Joiner:
             return
 
     def _standing_order(self, place: Place) -> str | None:
-        head = self._patiently(lambda: Heads(self.table).read(place.run))
+        head = self.patiently(lambda: Heads(self.table).read(place.run))
         return None if head is None else head.order
 
     def _is_claimed_from(self, place: Place) -> bool:
@@ -231,15 +231,16 @@ class Joiner:
         slot = Slots(self.table).read(place.run, place.slot)
         return slot is not None and slot.holder_instance == place.instance and slot.successor_instance is not None
 
-    def _patiently(self, read: Callable[[], T]) -> T:
+    def patiently(self, read: Callable[[], T]) -> T:
         """Read until the table answers: a node that boots in a bad minute is still of use after it.
 
         A fresh instance's role has no credentials for up to half a minute, so a refusal is believed only after that.
+        Raises Called when the agent ends.
         """
         believed_at = self.now() + CREDENTIALS_WITHIN_S
         while True:
             if self._cancelled.is_set():
-                raise _Called
+                raise Called
             try:
                 return read()
             except Unavailable:
@@ -251,7 +252,7 @@ class Joiner:
 
     def _pause(self) -> None:
         if self._cancelled.wait(POLL_S):
-            raise _Called
+            raise Called
 
 
 def member_text(place: Place) -> str:

@@ -122,8 +122,9 @@ class Trainers:
     def gone(self, peer: Peer) -> None:
         """A trainer has ended or died: what it had not completed is given back, what it had is still uploaded."""
         self._waiting = [one for one in self._waiting if one is not peer]
+        has_trained = peer in self._welcomed  # one that was turned away has no arenas: they are another's, who lives
         self._welcomed.discard(peer)
-        if self.situation.uploads is not None and peer.hello is not None and peer.hello.role is Role.TRAINER:
+        if self.situation.uploads is not None and peer.hello is not None and has_trained:
             self.situation.uploads.reclaim(peer.hello.rank)
         if self.situation.training.finished_step >= 0 and not self.situation.peers(Role.LAUNCHER):
             self.situation.say(exit_code=0)  # without a launcher nobody else will tell
@@ -145,11 +146,19 @@ class Trainers:
         """The image is there, or cannot be had: the trainer must not start from zero then."""
         self._is_fetching = False
         if event.error is None:
+            self._walk_back(event.fetched)
             self._answer(event.fetched)
             return
         for peer in self._waiting:
             self.situation.server.send(peer, RestoreFailed(reason=str(event.error)))
         self._waiting.clear()
+
+    def _walk_back(self, fetched: Fetched | None) -> None:
+        """What was committed and is damaged now no longer counts: a flush of an earlier step has to be uploaded."""
+        saves = self.situation.saves
+        if fetched is not None and fetched.order < (saves.committed_generation, saves.committed_step):
+            order = fetched.order if fetched.manifest is not None else (-1, -1)
+            saves.committed_generation, saves.committed_step = order
 
     def reported(self, report: Report) -> None:
         """What the uploader says, kept and passed on."""

@@ -12,17 +12,24 @@ from typing import Any
 
 import pytest
 
+from spotproof.agent import membership
 from spotproof.agent.heartbeat import Condition, Heart, Place
 from spotproof.agent.launching import Launching
 from spotproof.agent.leaving import Leaving
+from spotproof.agent.main import fetching
 from spotproof.agent.notices import Heard, Source
 from spotproof.agent.server import Server
 from spotproof.agent.situation import Situation
+from spotproof.agent.threads import Mailbox
 from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.arena import sealed_memory
+from spotproof.checkpoint.candidates import Source as Candidates
 from spotproof.checkpoint.channel import Channel, connect
+from spotproof.checkpoint.commit import Content, Save, make_part
+from spotproof.checkpoint.fetch import Fetched
 from spotproof.checkpoint.jobs import Done, GivenUp, Upload
 from spotproof.contract.items import Node
+from spotproof.contract.manifest import Manifest
 from spotproof.contract.protocol import (
     ArenasRefused,
     Committed,
@@ -205,6 +212,24 @@ def heard(channel: Channel) -> list[Frame]:
 
 def saved(step: int, kind: SaveKind = SaveKind.PERIODIC, arena: int = 0) -> Saved:
     return Saved(arena=arena, step=step, kind=kind, samples=step * 4, sample_chain="")
+
+
+def fetched(*, step: int, generation: int = 3) -> Fetched:
+    """A committed checkpoint that was read."""
+    content = Content(image=memoryview(b"image"), layout=b"{}", metadata=b"", chunk_bytes=100)
+    part = make_part(Save(run="r", generation=generation, step=step, kind=SaveKind.PERIODIC), content, image_name="i")
+    return Fetched(
+        order=(generation, step),
+        source=Candidates.MANIFEST,
+        part=part,
+        manifest=Manifest(run="r", generation=generation, step=step, world=1, parts=(part,)),
+        manifest_digest="0" * 64,
+        image_fd=sealed_memory(10, name="test"),
+        layout=b"{}",
+        pointer=None,
+        skipped=("generation 3 step 20: damaged",),
+        seconds=0.1,
+    )
 
 
 @pytest.fixture
@@ -465,6 +490,48 @@ def test_a_second_trainer_of_a_rank_waits_for_the_first_to_go_and_is_refused_if_
     desk.at += 10
     desk.trainers.check()
     assert [type(frame) for frame in heard(third)] == [RestoreFailed]
+
+
+def test_a_trainer_that_was_turned_away_takes_no_arena_from_the_one_that_trains(desk: Desk) -> None:
+    first, second = desk.connect(Role.TRAINER), desk.connect(Role.TRAINER)
+    desk.hang_up(second)
+    assert desk.uploads.reclaimed == 0
+    desk.hang_up(first)
+    assert desk.uploads.reclaimed == 1
+
+
+def test_after_a_walk_back_a_flush_of_an_earlier_step_is_not_taken_for_committed(desk: Desk) -> None:
+    first = desk.connect(Role.TRAINER)
+    desk.say(first, WantRestore())
+    desk.say(first, saved(20))
+    desk.report()
+    desk.hang_up(first)
+    second = desk.connect(Role.TRAINER)
+    desk.say(second, WantRestore())
+    desk.trainers.fetched_again(FetchedAgain(fetched=fetched(step=10)))  # step 20 is damaged
+    desk.leaving.hear(INTERRUPTION)
+    desk.say(second, saved(15, SaveKind.FLUSH))
+    assert desk.outcome is FlushOutcome.PENDING
+    desk.report()
+    assert (desk.outcome, desk.now_.outcome_step) == (FlushOutcome.COMMITTED, 15)
+
+
+def test_a_service_that_is_silent_when_a_trainer_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "POLL_S", 0.01)
+    answers = iter([Unavailable("the bucket is silent"), Unavailable("still"), None])
+    mailbox = Mailbox()
+
+    def read() -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    nobody: Any = None
+    joiner = membership.Joiner(table=nobody, post=mailbox.post, now=lambda: NOW, make_fetcher=nobody)
+    with fetching(read, joiner=joiner, mailbox=mailbox) as fetch:
+        fetch()
+    assert list(mailbox.collect()) == [FetchedAgain(fetched=None)]
+    mailbox.close()
 
 
 def test_a_node_without_a_place_says_why_and_what_to_do(tmp_path: Path, stack: ExitStack) -> None:
