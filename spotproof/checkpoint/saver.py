@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from spotproof.checkpoint.arena import check_memory, memory_limits
 from spotproof.checkpoint.dcp import ImagePlan
 from spotproof.checkpoint.session import Session
-from spotproof.checkpoint.snapshot import Snapshotter
+from spotproof.checkpoint.snapshot import Snapshotter, estimate_bytes
+from spotproof.contract.arena import HEADER_BYTES
 from spotproof.contract.protocol import Saved
 from spotproof.contract.states import SaveKind
 from spotproof.errors import CheckpointError, NoAgent
@@ -49,8 +51,15 @@ class Saver:
         self._snapshotter = Snapshotter(self.objects, provide=self._provide)
 
     def check(self, counters: Mapping[str, object]) -> None:
-        """Raise UnstorableState, with the path, if the state as it is now could not be saved."""
+        """Refuse before the first step what could not be saved after it.
+
+        Raises UnstorableState, with the path of the value; ArenaRefused if the arenas will not fit this process's
+        memory: the kernel's answer, an interval later, would be SIGKILL.
+        """
         self._snapshotter.check(counters)
+        count = self.session.welcome.arenas
+        image_bytes = estimate_bytes(self.objects).image_bytes
+        check_memory(count * (image_bytes + HEADER_BYTES), arenas=count, limits=memory_limits())
 
     def restored(self, step: int) -> None:
         """The state of `step` has been loaded. It needs no save, unless it came from a copy that is not durable."""

@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from spotproof import Run
+from spotproof.checkpoint import saver
+from spotproof.checkpoint.arena import MemoryLimit
 from spotproof.errors import BadSettings, CheckpointError
 from spotproof.run import Preempted
 
@@ -210,6 +212,25 @@ def test_state_that_cannot_be_stored_or_does_not_fit_ends_with_78(
     assert end.value.code == 78
     assert not isinstance(end.value, Preempted)
     assert says in caplog.text
+
+
+def test_arenas_that_will_not_fit_are_refused_before_the_first_step(
+    environ: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tight = [MemoryLimit(name="/sys/fs/cgroup/memory.max", limit_bytes=10_000, free_bytes=5_000)]
+    monkeypatch.setattr(saver, "memory_limits", lambda: tight)
+    loop = Loop()
+
+    def train() -> None:
+        with Run.from_env(environ) as run:
+            loop.track(run)
+            for _ in run.batches(loop.loader):
+                pytest.fail("not one step may be made")
+
+    with pytest.raises(SystemExit) as end:
+        train()
+    assert end.value.code == 78
+    assert "/sys/fs/cgroup/memory.max" in caplog.text
 
 
 def test_many_processes_are_refused_before_anything_is_started(environ: dict[str, str], tmp_path: Path) -> None:
