@@ -109,6 +109,20 @@ def test_a_wider_role_is_noticed(assembly: Assembly, actor: str, action: str) ->
     assert all(one.startswith(f"{actor} may ") for one in said)
 
 
+def test_a_wider_role_is_noticed_whatever_its_condition_says(assembly: Assembly) -> None:
+    estate = estate_of(assembly)
+    more = Statement(
+        sid="More",
+        effect="Allow",
+        actions=("ec2:CreateFleet",),
+        resources=(estate.template,),
+        conditions={"StringEquals": {"aws:RequestTag/team": ("a",)}},
+    )
+    wider = {**estate.statements, NODE: (*estate.statements[NODE], more)}
+    (said,) = failures(replace(estate, statements=wider))
+    assert said.startswith("node may call ec2:CreateFleet")
+
+
 def test_a_lost_lock_on_the_profile_is_noticed(assembly: Assembly) -> None:
     estate = estate_of(assembly)
     unlocked = {who: tuple(one for one in of if one.effect == "Allow") for who, of in estate.statements.items()}
