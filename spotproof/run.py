@@ -70,6 +70,8 @@ class Run:
         self._is_accumulating = False
         self._has_begun = False
         self._has_stepped = False
+        self._is_inside = False  # of a step: the script has a batch
+        self._left_inside = False
         self._is_torn = False
         self._told_at = 0.0
         self._step_began_at = time.monotonic()
@@ -98,8 +100,8 @@ class Run:
     ) -> None:
         is_over = False
         try:
-            if error is None:
-                self._finish()
+            if error is None or (isinstance(error, SystemExit) and not error.code):
+                self._finish()  # a script that exits with 0 is done, wherever it does so
                 is_over = True
         except _PERSON_HAS_TO_ACT as refusal:
             error = refusal
@@ -166,7 +168,7 @@ class Run:
         now = time.monotonic()
         self._step += 1
         self._step_s, self._step_began_at = now - self._step_began_at, now
-        self._has_stepped = False
+        self._has_stepped = self._left_inside = self._is_torn = False
         self._settle()
         self._step_began_at = time.monotonic()
 
@@ -266,16 +268,19 @@ class Run:
         return number < position.epoch
 
     def _epoch(self, feed: Feed, steps: int | None) -> Iterator[Any]:
+        self._break_off(feed)  # if an iterator from before is still held
         self._has_begun, is_ended = True, False
         if self._step > 0:
             self._settle()
         for piece in feed.pieces():
             self._is_accumulating = not piece.ends_group
+            self._is_inside = True
             try:
                 yield piece.batch
             except GeneratorExit:
                 self._break_off(feed)
                 raise
+            self._is_inside = False
             if not piece.ends_group:
                 continue
             feed.advance()
@@ -293,13 +298,17 @@ class Run:
         self._has_begun = False
 
     def _break_off(self, feed: Feed) -> None:
-        """The script left the loop in the middle. If its optimizer has stepped, the step counts."""
+        """The script left the loop in the middle. If its optimizer has stepped, the step counts; if not, the state is
+        still that of the step before. Where no optimizer is tracked nobody can tell, and the state may be torn."""
+        if not self._is_inside:
+            return
+        self._is_inside = False
         if self._has_stepped:
             feed.advance()
             self._step += 1
             self._has_stepped = False
         else:
-            self._is_torn = True
+            self._left_inside, self._is_torn = True, not self._hooks
 
     def _note_step(self) -> None:
         self._has_stepped = True
@@ -346,8 +355,13 @@ class Run:
 
     def _finish(self) -> None:
         """The loop ended by itself: its last step is saved and durable when this returns."""
-        if self._is_torn:
+        if self._feed is not None:
+            self._break_off(self._feed)  # whoever holds the iterator has not closed it
+        elif self._has_stepped:  # a loop of one's own that ended before its boundary
+            self._step += 1
+        if self._left_inside:
             _LOG.warning("the loop ended inside step %d, which is not saved", self._step + 1)
+        if self._is_torn:
             self._saver.finish(self._saver.saved_step, lambda: None)
         elif self._step > 0 and self._image is None:
             self._saver.listen()

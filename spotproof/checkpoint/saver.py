@@ -16,7 +16,7 @@ from spotproof.checkpoint.dcp import ImagePlan
 from spotproof.checkpoint.session import Session
 from spotproof.checkpoint.snapshot import Snapshotter, estimate_bytes
 from spotproof.contract.arena import HEADER_BYTES
-from spotproof.contract.protocol import Saved
+from spotproof.contract.protocol import Saved, SaveFailed
 from spotproof.contract.states import SaveKind
 from spotproof.errors import CheckpointError, NoAgent
 
@@ -124,7 +124,7 @@ class Saver:
         Raises CheckpointError if it did not become so: the run must not look done.
         """
         session, until = self.session, time.monotonic() + AGENT_BACK_S
-        while step > 0 and session.committed[1] < step and not session.failed:
+        while step > 0 and session.committed[1] < step and self._lost(step) is None:
             if not session.is_lost:
                 session.listen(timeout_s=LISTEN_S)
                 continue
@@ -134,7 +134,8 @@ class Saver:
             if self._finds_agent():
                 hand_over()
         if step > 0 and session.committed[1] < step:
-            why = session.failed[0].reason if session.failed else "the agent has ended"
+            lost = self._lost(step)
+            why = "the agent has ended" if lost is None else lost.reason
             raise CheckpointError(
                 f"training has ended, but its step {step} is not durable: {why}",
                 next_step="start it again: it goes on from the last commit",
@@ -143,6 +144,10 @@ class Saver:
     def close(self) -> None:
         """Let go of the arenas; what was handed over is uploaded all the same."""
         self._snapshotter.close()
+
+    def _lost(self, step: int) -> SaveFailed | None:
+        """That the save of `step` is given up; an earlier one that is does not matter any more."""
+        return next((failed for failed in self.session.failed if failed.step >= step), None)
 
     def _finds_agent(self) -> bool:
         self.listen()

@@ -161,6 +161,84 @@ def test_a_loop_that_is_left_inside_a_step_keeps_the_step_before(
     assert "ended inside step 2" in caplog.text
 
 
+def rarely(environ: dict[str, str]) -> dict[str, str]:
+    """No save but the last one."""
+    return {**environ, "SPOTPROOF_CHECKPOINT_EVERY_STEPS": "0"}
+
+
+def test_a_loop_that_is_left_before_a_step_saves_the_steps_that_were_done(environ: dict[str, str]) -> None:
+    loop = Loop()
+    with Run.from_env(rarely(environ)) as run:
+        loop.track(run)
+        for batch in run.batches(loop.loader):
+            if run.step == 2:
+                break
+            loop.learn(batch)
+    assert (run.step, run.latest) == (2, 2)
+
+
+def test_an_iterator_that_somebody_still_holds_does_not_tear_the_last_step(environ: dict[str, str]) -> None:
+    loop = Loop()
+    with Run.from_env(rarely(environ)) as run:
+        loop.track(run)
+        held = run.batches(loop.loader)  # as a progress bar holds it
+        for batch in held:
+            loop.learn(batch)
+            if run.step == 1:
+                break
+    del held
+    assert (run.step, run.latest) == (2, 2)
+    again = Loop()
+    with Run.from_env(environ) as run:
+        again.track(run)
+        assert run.restore() == 2
+        assert again.state() == loop.state()
+
+
+def test_a_loop_that_goes_on_after_it_was_left_inside_a_step_saves_its_end(environ: dict[str, str]) -> None:
+    loop = Loop()
+    with Run.from_env(rarely(environ)) as run:
+        run.track(model=loop.model, loader=loop.loader)  # nobody tells when the optimizer steps
+        for _ in run.batches(loop.loader):
+            break
+        for batch in run.batches(loop.loader):
+            loop.learn(batch)
+    assert (run.step, run.latest) == (3, 3)
+
+
+def test_a_loop_of_ones_own_that_ends_before_its_boundary_does_not_tear_the_last_step(environ: dict[str, str]) -> None:
+    loop = Loop()
+    with Run.from_env(rarely(environ)) as run:
+        loop.track(run)
+        run.restore()
+        for batch in loop.loader:
+            loop.learn(batch)
+            if run.step == 1:
+                break
+            run.boundary()
+    assert (run.step, run.latest) == (2, 2)
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_script_that_exits_well_inside_the_run_has_its_last_step_saved(
+    environ: dict[str, str], code: int | None
+) -> None:
+    loop, run = Loop(), Run.from_env(rarely(environ))
+
+    def script() -> None:
+        with run:
+            loop.track(run)
+            for batch in run.batches(loop.loader):
+                loop.learn(batch)
+                if run.step == 1:
+                    raise SystemExit(code)
+
+    with pytest.raises(SystemExit) as exit_:
+        script()
+    assert exit_.value.code == code
+    assert (run.step, run.latest) == (2, 2)
+
+
 def test_a_save_that_is_asked_for_comes_at_the_next_boundary(environ: dict[str, str]) -> None:
     environ = {**environ, "SPOTPROOF_CHECKPOINT_EVERY_STEPS": "0"}
     loop = Loop()

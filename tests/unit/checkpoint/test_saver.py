@@ -114,6 +114,13 @@ def test_an_agent_that_comes_back_gets_the_last_step_again(agent: Agent, saver: 
     assert agent.committed == (3, 5)
 
 
+def test_an_earlier_save_that_fails_while_the_end_is_waited_for_is_not_the_ends(agent: Agent, saver: Saver) -> None:
+    agent.failed.append(SaveFailed(step=4, reason="the bucket was silent"))
+    save(saver, 5, SaveKind.FINAL)
+    saver.finish(5, lambda: None)
+    assert agent.committed == (3, 5)
+
+
 def test_a_save_that_is_given_up_at_the_end_is_an_error(agent: Agent, saver: Saver) -> None:
     agent.refuses = True
     save(saver, 5, SaveKind.FINAL)
