@@ -7,16 +7,13 @@ the workers and calls `next_rendezvous` again; `shutdown` at the end, but not af
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # exported at run time
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousHandler,
@@ -26,32 +23,21 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from spotproof.contract.items import to_item
-from spotproof.contract.limits import JOINING_SILENCE_S
 from spotproof.contract.settings import RendezvousSettings
 from spotproof.errors import BadSettings, StoreError, Superseded
 from spotproof.rendezvous.decide import Seat, Size
-from spotproof.rendezvous.joining import Entered, Joining, poll_s, spread_s
-from spotproof.rendezvous.watch import Watch
+from spotproof.rendezvous.joining import Joining
+from spotproof.rendezvous.meeting import Meeting
 from spotproof.store.clients import Clients
 from spotproof.store.dynamo import DynamoTable
 from spotproof.store.joins import Joins
 from spotproof.store.local import LocalTable
 from spotproof.store.table import Table
 
-__all__ = ["GENERATION_KEY", "Handler", "create"]
+__all__ = ["Handler", "create"]
 
 BACKEND: Final = "spotproof"
 TABLE_FILE: Final = "table.sqlite"
-GENERATION_KEY: Final = "spotproof/generation"  # in the generation's store: the sealed membership, as JSON
-_HERE_KEY: Final = "spotproof/here"
-_ALL_HERE_KEY: Final = "spotproof/all-here"
-_BARRIER_LOOK_S: Final = 0.05
-_STORE_S: Final = 60.0
-
-
-class _Dead(Exception):
-    """The generation is over before all of its members were here."""
 
 
 class Handler(RendezvousHandler):
@@ -61,12 +47,10 @@ class Handler(RendezvousHandler):
         self._table = table
         self._run = run
         self._seat = seat
-        self._address = address
         self._timeout_s = timeout_s
-        self._give_up_at = 0.0
-        self._watch: Watch | None = None
-        self._stores: list[TCPStore] = []
-        self._joining = Joining(table=table, run=run, seat=seat, size=size, pause=self._pause)
+        self._give_up_at = float("inf")
+        joining = Joining(table=table, run=run, seat=seat, size=size, pause=self._pause)
+        self._meeting = Meeting(joining, address=address)
 
     def get_backend(self) -> str:
         """The name under which torchrun knows this handler."""
@@ -83,19 +67,14 @@ class Handler(RendezvousHandler):
         Raises RendezvousClosedError if the node's place has been given away, RendezvousTimeoutError after
         `timeout_s`. A table that is silent is neither.
         """
-        self._come_out()
-        self._give_up_at = time.monotonic() + self._timeout_s if self._timeout_s else float("inf")
-        while True:
-            own = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_STORE_S))  # noqa: S104 - peers connect from their own hosts
-            try:
-                entered = self._joining.enter(f"{self._address}:{own.port}")
-            except Superseded as error:
-                raise RendezvousClosedError(str(error)) from error
-            self._watch = Watch(table=self._table, entered=entered, node=self._seat.node).__enter__()
-            try:
-                return self._met(entered, own)
-            except (_Dead, DistError):
-                self._come_out()
+        if self._timeout_s:
+            self._give_up_at = time.monotonic() + self._timeout_s
+        try:
+            met = self._meeting.meet()
+        except Superseded as error:
+            raise RendezvousClosedError(str(error)) from error
+        where = RendezvousStoreInfo(met.host, met.port)
+        return RendezvousInfo(met.store, met.entered.rank, met.entered.world, where)
 
     def is_closed(self) -> bool:
         """Never: a run ends when its nodes leave, and may be launched again under its name."""
@@ -105,8 +84,8 @@ class Handler(RendezvousHandler):
         """Nothing: one node does not close the run for the others."""
 
     def num_nodes_waiting(self) -> int:
-        """1 when this generation is over; answered from memory, so that a slow table never holds up torchrun."""
-        return int(self._watch is not None and self._watch.is_over)
+        """1 when this generation is over; torchrun then stops the workers and comes back, no restart counted."""
+        return int(self._meeting.is_over)
 
     def get_run_id(self) -> str:
         """The run's id."""
@@ -119,44 +98,13 @@ class Handler(RendezvousHandler):
         except StoreError:
             return False
         finally:
-            self._come_out()  # after the word: the neighbour sees the link end
+            self._meeting.part()  # after the word: the neighbour sees the link end
         return True
 
     def _pause(self, seconds: float) -> None:
         if time.monotonic() >= self._give_up_at:
             raise RendezvousTimeoutError(f"run {self._run}: no place after {self._timeout_s:.0f} s")
         time.sleep(seconds)
-
-    def _come_out(self) -> None:
-        if self._watch is not None:
-            self._watch.end()
-        self._watch = None
-        self._stores.clear()
-
-    def _met(self, entered: Entered, own: TCPStore) -> RendezvousInfo:
-        """Meet all members at rank 0's store. Raises _Dead or DistError if one of them does not come in time."""
-        host, _, port = entered.sealed.endpoint.rpartition(":")
-        wait_s = JOINING_SILENCE_S + poll_s(entered.world) + spread_s(entered.world)
-        if entered.rank == 0:
-            store = own
-            store.set(GENERATION_KEY, json.dumps(to_item(entered.sealed)))
-        else:
-            store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=wait_s))
-        self._stores += [own, store]  # own lives as long as the generation: the neighbour's link ends at it
-        self._wait_for_all(store, entered, until=time.monotonic() + wait_s)
-        store.set_timeout(timedelta(seconds=_STORE_S))
-        return RendezvousInfo(store, entered.rank, entered.world, RendezvousStoreInfo(host, int(port)))
-
-    def _wait_for_all(self, store: TCPStore, entered: Entered, *, until: float) -> None:
-        if store.add(_HERE_KEY, 1) >= entered.world:
-            store.set(_ALL_HERE_KEY, "1")
-        look_s = max(_BARRIER_LOOK_S, entered.world / 2000)
-        while not store.check([_ALL_HERE_KEY]):
-            if self.num_nodes_waiting():
-                raise _Dead("marked bad")
-            if time.monotonic() >= until:
-                raise _Dead("a member did not come")
-            time.sleep(look_s)
 
 
 def create(parameters: RendezvousParameters) -> Handler:

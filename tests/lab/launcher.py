@@ -38,6 +38,11 @@ def launch(spec: dict[str, Any]) -> None:
     os.environ.update(spec["environment"])
     if spec["namespace"]:
         enter_namespace(spec["namespace"], spec["hosts"])
+    if spec["backend"] == "in-process":
+        from tests.lab.together import train_in_process
+
+        train_in_process(spec)
+        return
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from tests.lab.peers import register

@@ -200,7 +200,8 @@ class Lab:
             "run": plan.run,
             "backend": plan.backend,
             "endpoint": plan.endpoint or f"{self.nodes['n0'].address}:29400",
-            "config": plan.config,
+            # c10d finds out who hosts it by the host's name, and these nodes share one.
+            "config": {**plan.config, "is_host": name == "n0"} if plan.backend == "c10d" else plan.config,
             "training": (str(self.folder), plan.steps, plan.every, plan.pace_s, plan.group_timeout_s),
             "environment": {
                 "LAB_NODE": name,

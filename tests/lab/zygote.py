@@ -20,6 +20,7 @@ def main() -> None:
     import torch.nn.parallel  # noqa: F401
 
     import spotproof.rendezvous.handler  # noqa: F401
+    import tests.lab.together
     import tests.lab.toy  # noqa: F401
     from tests.lab.launcher import launch
 

@@ -79,7 +79,7 @@ def group(table: Table, request: pytest.FixtureRequest) -> Iterator[Group]:
 
 
 def test_each_generation_has_a_fresh_store_on_its_own_rank_0_that_tells_the_membership(group: Group) -> None:
-    from spotproof.rendezvous.handler import GENERATION_KEY
+    from spotproof.rendezvous.meeting import GENERATION_KEY
 
     first = group.next("a", "b")
     ports = {info.bootstrap_store_info.master_port for info in first.values() if info.bootstrap_store_info}
@@ -97,8 +97,9 @@ def test_the_control_planes_word_makes_torchrun_come_back(group: Group) -> None:
     assert [handler.num_nodes_waiting() for handler in group.handlers.values()] == [0, 0]
     Memberships(group.table).mark_bad(group.run, 1)
     for handler in group.handlers.values():
-        assert handler._watch is not None
-        handler._watch.look()
+        watch = handler._meeting._watch
+        assert watch is not None
+        watch.look()
     assert [handler.num_nodes_waiting() for handler in group.handlers.values()] == [1, 1]
 
 

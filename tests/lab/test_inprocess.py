@@ -1,0 +1,53 @@
+"""Recovery inside the processes: survivors keep their memory, whoever is lost."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.lab.nodes import ROOT, Lab
+from tests.lab.test_pitfalls import begun, curve
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+RECOVERIES = 30
+RECOVERY_S = 30.0
+
+
+def test_pitfall_8_thirty_recoveries_in_the_process_without_a_hang_and_bit_equal(
+    make_lab: Callable[..., Lab], record_property: Callable[[str, object], None]
+) -> None:
+    lab = begun(make_lab("killed", backend="in-process", steps=1_000_000, pace_s=0.01))
+    chance = random.Random(8)
+    took_s = []
+    for number in range(RECOVERIES):
+        at = lab.kill(lab.members()[chance.randrange(3)])
+        lab.start(f"n{number + 3}")
+        took_s.append(lab.recovered_after(at, limit_s=RECOVERY_S))
+        lab.until_steps(3, limit_s=RECOVERY_S)
+    record_property("median_s", statistics.median(took_s))
+    print(f"median {statistics.median(took_s):.2f} s, worst {max(took_s):.2f} s")
+    reached = lab.newest_step() - 1
+    made: dict[tuple[int, int], str] = {}
+    for one in lab.events("step"):
+        assert made.setdefault((one["step"], one["rank"]), one["loss"]) == one["loss"], (
+            "a step was made twice, otherwise"
+        )
+    whole = begun(make_lab("whole", backend="in-process", steps=reached, pace_s=0.0), steps=reached)
+    assert curve(lab, reached) == curve(whole, reached)
+    assert statistics.median(took_s) < 1.5
+
+
+def test_pitfall_8_a_come_out_that_hangs_ends_the_process_for_its_launcher() -> None:
+    program = """
+import time
+from spotproof.rendezvous.inprocess import watchdog
+with watchdog(0.2):
+    time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 70
