@@ -36,17 +36,17 @@ class Reader:
         return Facts(run=run, stack=self.stack, region=self.region, now=now, head=self.stores.heads.read(run))
 
     def of_losses(self, run: str, losses: Sequence[Loss], *, now: int) -> Facts:
-        """What a claimer needs: head, pointer and the slots concerned; membership and beats only where they matter."""
+        """What a claimer needs: head, pointer, the slots concerned and the last words; membership where it matters."""
         facts = self.of_head(run, now=now)
         numbers = sorted({loss.slot for loss in losses})
         slots = tuple(slot for slot in (self.stores.slots.read(run, number) for number in numbers) if slot is not None)
         joining = any(occupant(slot.successor_instance) for slot in slots)
-        gone = frozenset(loss.instance for loss in losses if loss.deadline_at is None)
+        lost = frozenset(loss.instance for loss in losses)
         return replace(
             facts,
             slots=slots,
             sealed=self._sealed(run) if joining else None,
-            nodes=self._beats(run, slots, gone),
+            nodes=self._beats(run, slots, lost),
             pointer=self.stores.pointers.read(run),
         )
 
@@ -93,8 +93,8 @@ class Reader:
         newest = self.stores.memberships.newest(run)
         return None if newest is None else self.stores.memberships.generation(run, newest.generation)
 
-    def _beats(self, run: str, slots: Sequence[Slot], gone: frozenset[str]) -> tuple[Node, ...]:
-        """The last words of nodes that are gone."""
+    def _beats(self, run: str, slots: Sequence[Slot], lost: frozenset[str]) -> tuple[Node, ...]:
+        """The last words of nodes that are gone or will go."""
         wanted = [
             (slot.slot, incarnation)
             for slot in slots
@@ -102,7 +102,7 @@ class Reader:
                 (slot.holder_instance, slot.holder_incarnation),
                 (slot.successor_instance, slot.successor_incarnation),
             )
-            if instance in gone and incarnation is not None
+            if instance in lost and incarnation is not None
         ]
         found = (self.stores.nodes.read(run, slot, incarnation) for slot, incarnation in wanted)
         return tuple(node for node in found if node is not None)

@@ -83,6 +83,8 @@ def _finish(facts: Facts, launch: Launch) -> tuple[Action, ...]:
     tagged = _tagged(facts, launch)
     if launch.state is LaunchState.INTENDED:
         adopted = tuple((one.instance, _pool(one)) for one in tagged)
+        if len(adopted) >= len(launch.wants):
+            return (Adopt(launch=launch, adopted=adopted),)  # nothing to ask for, and EC2 may have forgotten the token
         if facts.head is not None and facts.head.status.wants_nodes:
             return (Ask(launch=launch, zones=_zones(facts), adopted=adopted),)
         if facts.now - launch.made_at < limits.UNKNOWN_TO_EC2_GRACE_S:

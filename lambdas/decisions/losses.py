@@ -202,9 +202,9 @@ def _claim(facts: Facts, one: _Lost) -> tuple[Action, ...]:
 
 
 def _said_goodbye(facts: Facts, one: _Lost) -> bool:
-    """A node that wrote `done` or `failed` and then went is no loss: repair reads what it wrote."""
+    """A node that wrote `done` or `failed` before it goes is no loss: repair reads what it wrote."""
     node = node_in(facts, one.slot, one.loss.instance)
-    return one.loss.deadline_at is None and node is not None and node.phase.is_final
+    return node is not None and node.phase.is_final
 
 
 def node_in(facts: Facts, slot: Slot, instance: str) -> Node | None:

@@ -27,6 +27,7 @@ from spotproof.contract.parse import NOT_BUILT
 GONE = frozenset({"stopping", "stopped", "shutting-down", "terminated"})
 NOT_OPTED_IN = "not-opted-in"
 UNKNOWN_INSTANCE = "unknown instance"
+IN_NO_SLOT = "launched by us and in no slot"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def sort(messages: Mapping[str, Message], members: Mapping[str, Member], opted_i
     for key, message in messages.items():
         run = _run_of(message, members, opted_in)
         if run is None:
-            ignored.append(_ignored(message))
+            ignored.append(_ignored(message, opted_in))
             continue
         mine = work.setdefault(run, Work(run=run))
         mine.keys.append(key)
@@ -90,7 +91,8 @@ def _run_of(message: Message, members: Mapping[str, Member], opted_in: Mapping[s
         case Repair():
             return message.run
         case Interruption() if message.instance in opted_in:
-            return opted_in[message.instance].run
+            machine = opted_in[message.instance]
+            return machine.run if machine.launch is None else None  # ours has nothing to save before it has a place
         case Interruption() | Rebalance() | StateChange():
             member = members.get(message.instance)
             return None if member is None else member.run
@@ -100,10 +102,11 @@ def _run_of(message: Message, members: Mapping[str, Member], opted_in: Mapping[s
             assert_never(message)
 
 
-def _ignored(message: Message) -> Ignored:
+def _ignored(message: Message, opted_in: Mapping[str, Machine]) -> Ignored:
     match message:
         case Interruption():
-            return Ignored(reason=NOT_OPTED_IN, event_id=message.event_id)
+            reason = IN_NO_SLOT if message.instance in opted_in else NOT_OPTED_IN
+            return Ignored(reason=reason, event_id=message.event_id)
         case Rebalance() | StateChange():
             return Ignored(reason=UNKNOWN_INSTANCE, event_id=message.event_id)
         case BlockExpiry() | ScheduledChange() | TagChange() | CommandResult() | Drill():

@@ -80,5 +80,5 @@ def _machine(described: Mapping[str, Any]) -> Machine:
         launched_at=int(described["LaunchTime"].timestamp()),
         run=found.get(tags.RUN, ""),
         stack=found.get(tags.STACK, ""),
-        launch=int(launch) if launch.isdigit() else None,
+        launch=int(launch) if launch.isdecimal() else None,  # people can write anything into a tag
     )
