@@ -11,6 +11,7 @@ import select
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,6 +125,7 @@ def connect(runtime_dir: Path, *, patience_s: float = 0.0) -> Channel:
         try:
             with socket_address(runtime_dir) as address:
                 sock.connect(address)
+            _keep_from_children(sock)
             return Channel(sock)
         except OSError as error:
             sock.close()
@@ -133,6 +135,19 @@ def connect(runtime_dir: Path, *, patience_s: float = 0.0) -> Channel:
                     next_step="start it with `spotproof agent`, or start the command with `spotproof run -- ...`",
                 ) from error
         time.sleep(_RETRY_S)
+
+
+def _keep_from_children(sock: socket.socket) -> None:
+    """A forked child (a DataLoader's worker) that outlives its parent must not keep the connection: for the agent the
+    trainer would live on, and the next one would be a rival."""
+    kept = weakref.ref(sock)
+
+    def close() -> None:
+        inherited = kept()
+        if inherited is not None:
+            inherited.close()
+
+    os.register_at_fork(after_in_child=close)
 
 
 @contextmanager

@@ -96,6 +96,23 @@ def test_nonsense_ends_that_connection_only(place: Place) -> None:
         one.close()
 
 
+def test_a_forked_worker_that_outlives_its_trainer_does_not_keep_the_trainer_alive(place: Place) -> None:
+    channel, peer = place.connect()
+    reading, writing = os.pipe()
+    worker = os.fork()
+    if worker == 0:  # as a DataLoader's worker: it looks after its parent every five seconds only
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    channel.close()
+    place.selector.select(2)
+    said = list(place.server.hear(peer))
+    os.close(writing)
+    os.waitpid(worker, 0)
+    assert [one.received for one in said] == [None]
+
+
 def test_sending_to_one_who_is_gone_does_nothing(place: Place) -> None:
     channel, peer = place.connect()
     channel.close()
