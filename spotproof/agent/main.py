@@ -18,7 +18,7 @@ from spotproof.agent.head import look
 from spotproof.agent.heartbeat import Heart, Place
 from spotproof.agent.imds import Endpoint, Imds
 from spotproof.agent.launching import Launching
-from spotproof.agent.leaving import Leaving
+from spotproof.agent.leaving import NOTICE_FILE, Leaving
 from spotproof.agent.loop import Loop, MetadataSays, Owned, SupersededHeard
 from spotproof.agent.membership import Called, Joiner
 from spotproof.agent.requests import Requests
@@ -87,6 +87,7 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
     """Run the agent on these stores; `stack` ends what it starts."""
     selector = stack.enter_context(selectors.DefaultSelector())
     server = stack.enter_context(Server(ground.runtime_dir, selector))
+    (ground.runtime_dir / NOTICE_FILE).unlink(missing_ok=True)  # an earlier node's, where the folder outlives nodes
     mailbox = Mailbox()
     stack.callback(mailbox.close)
     situation = Situation(
