@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Final
 
-from spotproof.errors import Denied, Missing, StoreError, Unavailable
+from spotproof.errors import Damaged, Denied, Missing, StoreError, Unavailable
 
 __all__ = ["Failure", "answer_of", "aws_failures", "code_of", "error_for", "kind_of"]
 
@@ -20,7 +20,8 @@ class Failure(StrEnum):
 
     THROTTLE = "throttle"  # slower, same request
     CONFLICT = "conflict"  # somebody else was at it in the same moment: same request again
-    NETWORK = "network"  # no answer, or a server's own error: the outcome is unknown
+    NETWORK = "network"  # no answer, or a server's own error: the outcome is unknown; or the body came damaged
+    CHECKSUM = "checksum"  # what was read has not the checksum that is stored with it
     SKEW = "skew"  # signed too long ago, or a wrong clock: sign again
     CONDITION = "condition"  # a condition of ours did not hold
     MISSING = "missing"
@@ -60,8 +61,11 @@ _CODES: Final[dict[Failure, frozenset[str]]] = {
             "TransactionConflictException",
         }
     ),
+    Failure.CHECKSUM: frozenset({"FlexibleChecksumError"}),
     Failure.NETWORK: frozenset(
         {
+            "BadDigest",
+            "IncompleteBody",
             "InternalError",
             "InternalFailure",
             "InternalServerError",
@@ -71,6 +75,8 @@ _CODES: Final[dict[Failure, frozenset[str]]] = {
             "ServiceUnavailable",
             "ServiceUnavailableException",
             "Unavailable",
+            "XAmzContentChecksumMismatch",
+            "XAmzContentSHA256Mismatch",
         }
     ),
     Failure.SKEW: frozenset({"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"}),
@@ -173,6 +179,8 @@ def error_for(failure: Exception, *, doing: str) -> StoreError:
             return Unavailable(what, next_step="try again; its outcome is unknown")
         case Failure.SKEW:
             return Unavailable(what, next_step="check this machine's clock (clock-skew)")
+        case Failure.CHECKSUM:
+            return Damaged(what, next_step="use an older checkpoint; spotproof does so by itself")
         case Failure.MISSING:
             return Missing(what, next_step="check the name and the stack's outputs")
         case Failure.ACCESS:

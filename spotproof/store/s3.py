@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
-from spotproof.errors import Missing, Unavailable
+from spotproof.errors import Damaged, Missing, Unavailable
 from spotproof.store.awserrors import Failure, aws_failures, kind_of
 from spotproof.store.digest import digest_of
 from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked
@@ -117,7 +117,11 @@ class S3Objects:
             # Read inside the attempt: a connection that breaks in the middle of a body is tried again too.
             return answer["Body"].read(), answer.get("Metadata", {}).get(_DIGEST)
 
-        return self._patience.call(attempt, doing=self._doing("get", key), until=until)
+        doing = self._doing("get", key)
+        try:
+            return self._patience.call(attempt, doing=doing, until=until)
+        except Damaged:  # the checksum is wrong, perhaps only on the way: a second time it is the object's
+            return self._patience.call(attempt, doing=doing, until=until)
 
     def _compared(self, key: str, digest: str) -> PutOutcome | None:
         """Say whether the object that is there is the one that was to be put; None if it is not there any more."""

@@ -109,6 +109,20 @@ def test_a_short_body_is_read_again_and_a_wrong_one_is_damaged() -> None:
         bucket(Wire(wrong)).get(KEY, digest=DIGEST)
 
 
+def test_a_body_that_arrived_damaged_is_sent_again() -> None:
+    assert put(Wire(s3_error("BadDigest", 400), Answer())) is PutOutcome.CREATED
+
+
+def test_a_body_whose_checksum_is_wrong_is_read_again_and_is_damaged_if_it_stays_so() -> None:
+    wrong = Answer(body=DATA, headers={"x-amz-checksum-crc32": "AAAAAA=="})
+    right = Answer(body=DATA)
+    assert bucket(Wire(wrong, right)).get(KEY, digest=DIGEST) == DATA
+    wire = Wire(wrong, wrong, wrong)
+    with pytest.raises(Damaged):
+        bucket(wire).get(KEY, digest=DIGEST)
+    assert len(wire.sent) == 2
+
+
 def test_a_function_without_awscrt_and_blake3_reads_and_writes_what_nodes_do() -> None:
     """A Lambda's package is pure Python: it sends CRC32 and checks the digest where it cannot check CRC64NVME."""
     program = """
