@@ -37,8 +37,8 @@ EXCUSES: Final = (
         actors=(Function.REPAIR.value,),
         sid="CommitInTable",
         what="*",
-        because="a checkpoint that is whole while all its agents are dead: a kill between two requests, which only the"
-        " simulation can place",
+        because="a checkpoint that is whole while all its agents are dead: no rehearsal can kill between two requests;"
+        " a test records repair's own commit instead",
     ),
     Excuse(
         actors=(Function.REPAIR.value,),
