@@ -64,12 +64,11 @@ class LocalCopies:
         """
         name = f"{part.generation:08d}-{part.step:012d}-{part.rank:05d}"
         staged = Staged(generation=part.generation, step=part.step, rank=part.rank, folder=self._folder / name)
-        if staged.folder.is_dir():
-            return staged
         whole = {**files, PART_FILE: encode(part)}
         with self._explained(part.step, sum(len(content) for content in whole.values())):
-            self._write_whole(staged.folder, whole)
-        self._prune(part.rank)
+            if not staged.folder.is_dir():
+                self._write_whole(staged.folder, whole)
+                self._prune(part.rank)
         return staged
 
     def find(self) -> list[Staged]:

@@ -125,12 +125,19 @@ class Uploader:
     def _upload(self, job: Upload) -> None:
         """Commit one arena's image and report, then set the arena FREE; whatever happens the loop goes on.
 
-        The report comes first: a job without a report is asked again after a kill, and then needs its arena.
+        The report comes first: a job without a report is asked again after a kill, and then needs its arena. It does
+        not wait for the local copy, which a slow disk may finish after the deadline.
         """
         try:
             rank, arena = self._arena_of(job)
             with _taken(arena, job) as image:
-                self._report(self._outcome(job, rank, image))
+                began = time.monotonic()
+                part, content = self._described(job, rank, image)
+                staging = self._disk.submit(self._stage, part, content)
+                try:
+                    self._report(self._outcome(job, part, content, began))
+                finally:
+                    self._report_staged(job, staging)
         except ProtocolError as error:
             self._report(_given_up(job, error))
 
@@ -140,16 +147,9 @@ class Uploader:
             raise ProtocolError(f"rank {job.rank} has no arena {job.arena}")
         return rank, rank.arenas[job.arena]
 
-    def _outcome(self, job: Upload, rank: _Rank, image: memoryview) -> Report:
-        try:
-            return self._commit(job, rank, image)
-        except SpotproofError as error:
-            return _given_up(job, error)
-
-    def _commit(self, job: Upload, rank: _Rank, image: memoryview) -> Done:
-        if self._begin is None or self._committer is None:
+    def _described(self, job: Upload, rank: _Rank, image: memoryview) -> tuple[Part, Content]:
+        if self._begin is None:
             raise ProtocolError("a job came before Begin")
-        began = time.monotonic()
         content = Content(
             image=image,
             layout=rank.layout,
@@ -166,12 +166,18 @@ class Uploader:
             samples=job.samples,
             sample_chain=job.sample_chain,
         )
-        part = make_part(save, content, image_name=image_name(job.rank))
-        staging = self._disk.submit(self._stage, part, content)
+        return make_part(save, content, image_name=image_name(job.rank)), content
+
+    def _outcome(self, job: Upload, part: Part, content: Content, began: float) -> Report:
         try:
-            commit = self._try(self._committer, part, content, job)
-        finally:
-            self._report_staged(job, staging)
+            return self._commit(job, part, content, began)
+        except SpotproofError as error:
+            return _given_up(job, error)
+
+    def _commit(self, job: Upload, part: Part, content: Content, began: float) -> Done:
+        if self._committer is None:
+            raise ProtocolError("a job came before Begin")
+        commit = self._try(self._committer, part, content, job)
         return Done(
             rank=job.rank,
             generation=job.generation,

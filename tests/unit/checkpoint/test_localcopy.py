@@ -67,6 +67,19 @@ def test_another_disk_error_is_explained_too(tmp_path: Path) -> None:
         LocalCopies(tmp_path / "scratch", RUN).stage(part_of(5, b"x"), {"__0_0.distcp": b"x"})
 
 
+def test_a_disk_that_does_not_let_go_of_old_copies_is_explained_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.stage(5, image_of(5))
+    rig.stage(6, image_of(6))
+
+    def stuck(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("spotproof.checkpoint.localcopy.shutil.rmtree", stuck)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        rig.stage(7, image_of(7))
+    assert rig.local.find()[0].step == 7
+
+
 def test_what_a_killed_process_left_is_no_copy_and_is_cleaned(rig: Rig) -> None:
     rig.stage(5, image_of(5))
     torn = rig.folder / "scratch" / RUN / ".aside-00000001-000000000006-00000-99"

@@ -8,13 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Staged, Upload
+from spotproof.checkpoint.localcopy import LocalCopies
+from spotproof.checkpoint.uploader import Uploader
 from spotproof.checkpoint.uploads import Process, Uploads
 from spotproof.contract.states import ArenaState, SaveKind
 from spotproof.errors import CheckpointError
@@ -70,11 +75,19 @@ def is_final(report: Report) -> bool:
     return isinstance(report, Done | GivenUp)
 
 
+def final(uploads: Uploads) -> Report:
+    return next(report for report in wait_for(uploads, is_final) if is_final(report))
+
+
+def state_of(arena: Arena) -> ArenaState:
+    return arena.header.state
+
+
 def test_a_complete_arena_is_staged_and_committed_and_free_again(rig: Rig, uploads: Uploads) -> None:
     with make_arena(uploads, image_of(5)) as arena:
         fill(arena, image_of(5), step=5)
         uploads.submit(job(5))
-        staged, done = wait_for(uploads, is_final)
+        done, staged = wait_for(uploads, lambda report: isinstance(report, Staged))
         uploads.close()
         assert arena.header.state is ArenaState.FREE
     assert isinstance(staged, Staged)
@@ -95,7 +108,7 @@ def test_a_job_that_does_not_fit_its_arena_is_given_up_and_the_next_one_is_done(
         uploads.submit(job(4))
         uploads.submit(job(6, arena=3))
         uploads.submit(job(5))
-        wrong_step, no_arena, _, done = wait_for(uploads, lambda report: isinstance(report, Done))
+        wrong_step, no_arena, done = wait_for(uploads, lambda report: isinstance(report, Done))[:3]
         assert isinstance(wrong_step, GivenUp)
         assert "complete with generation 1 step 5, asked for was generation 1 step 4" in wrong_step.reason
         assert isinstance(no_arena, GivenUp)
@@ -108,7 +121,7 @@ def test_a_superseded_node_is_told_to_stop(rig: Rig, uploads: Uploads) -> None:
     with make_arena(uploads, image_of(5)) as arena:
         fill(arena, image_of(5), step=5)
         uploads.submit(job(5))
-        last = wait_for(uploads, is_final)[-1]
+        last = final(uploads)
         assert isinstance(last, GivenUp)
         assert last.is_superseded
 
@@ -118,10 +131,59 @@ def test_a_full_disk_does_not_stop_the_commit(rig: Rig, uploads: Uploads) -> Non
     with make_arena(uploads, image_of(5)) as arena:
         fill(arena, image_of(5), step=5)
         uploads.submit(job(5))
-        staged, done = wait_for(uploads, is_final)
+        done, staged = wait_for(uploads, lambda report: isinstance(report, Staged))
     assert isinstance(staged, Staged)
     assert "check the scratch folder" in staged.problem
     assert isinstance(done, Done)
+
+
+def test_a_slow_disk_does_not_hold_up_the_commit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_written = threading.Event()
+    stage = LocalCopies.stage
+
+    def slow(*arguments: Any) -> object:
+        assert is_written.wait(PATIENCE_S)
+        return stage(*arguments)
+
+    monkeypatch.setattr(LocalCopies, "stage", slow)
+
+    def in_a_thread(sock: socket.socket) -> Process:
+        ours = sock.dup()
+        thread = threading.Thread(target=upload, args=(ours,))
+        thread.start()
+        return cast("Process", Thread(thread))
+
+    def upload(sock: socket.socket) -> None:
+        with sock, Uploader(sock, open_stores=lambda _: (rig.objects, rig.table)) as uploader:
+            uploader.run()
+
+    with Uploads(begin_of(rig), spawn=in_a_thread) as uploads, make_arena(uploads, image_of(5)) as arena:
+        fill(arena, image_of(5), step=5)
+        uploads.submit(job(5))
+        [done] = wait_for(uploads, is_final)
+        assert isinstance(done, Done)
+        assert state_of(arena) is ArenaState.UPLOADING  # the local copy reads it still
+        is_written.set()
+        [staged] = wait_for(uploads, lambda report: isinstance(report, Staged))
+        assert isinstance(staged, Staged)
+        uploads.close()
+        assert state_of(arena) is ArenaState.FREE
+
+
+@dataclass
+class Thread:
+    """An uploader in this process, in the form of a process."""
+
+    thread: threading.Thread
+    pid: int = 0
+    returncode: int = 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.thread.join(timeout)
+        return 0
+
+    def kill(self) -> None:
+        """It ends with its socket."""
 
 
 def test_a_killed_uploader_is_started_again_and_finishes_what_was_asked(rig: Rig, uploads: Uploads) -> None:
@@ -131,7 +193,7 @@ def test_a_killed_uploader_is_started_again_and_finishes_what_was_asked(rig: Rig
         dead = uploads.pid
         uploads.submit(job(5))
         os.kill(uploads.pid, signal.SIGKILL)
-        done = wait_for(uploads, is_final)[-1]
+        done = final(uploads)
         assert isinstance(done, Done)
         assert uploads.pid != dead
         uploads.close()
@@ -166,7 +228,7 @@ def test_a_signal_to_everybody_does_not_end_an_upload(rig: Rig, uploads: Uploads
         os.kill(pid, signal.SIGINT)
         fill(arena_when_free(arena), image_of(6), step=6)
         uploads.submit(job(6))
-        assert isinstance(wait_for(uploads, is_final)[-1], Done)
+        assert isinstance(final(uploads), Done)
         assert uploads.pid == pid
 
 
@@ -203,7 +265,7 @@ def test_a_deadline_that_has_passed_ends_the_trying(rig: Rig, uploads: Uploads) 
     with make_arena(uploads, image_of(5)) as arena:
         fill(arena, image_of(5), step=5)
         uploads.submit(job(5, until_at=1.0))
-        assert isinstance(wait_for(uploads, is_final)[-1], GivenUp)
+        assert isinstance(final(uploads), GivenUp)
 
 
 def test_new_arenas_take_the_place_of_the_old_ones(rig: Rig, uploads: Uploads) -> None:
