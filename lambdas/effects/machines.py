@@ -8,10 +8,12 @@ from typing import Any, Final
 from lambdas.decisions.facts import Machine
 from spotproof.contract import tags
 from spotproof.contract.states import Market
-from spotproof.store.awserrors import aws_failures, code_of, error_for
+from spotproof.errors import StoreError
+from spotproof.store.awserrors import Failure, aws_failures, code_of, error_for, kind_of
 
 PAGE: Final = 200  # ids of one filter; EC2 takes as many values
 _GONE: Final = "InvalidInstanceID.NotFound"
+_OF_ONE: Final = frozenset({Failure.MISSING, Failure.ACCESS, Failure.OTHER})  # EC2 refuses a request as a whole
 
 
 class Machines:
@@ -36,19 +38,23 @@ class Machines:
         return tuple(machine for machine in found if machine.run)
 
     def terminate(self, instances: Sequence[str]) -> None:
-        """End the instances; one that is gone already is success. Raises StoreError."""
+        """End the instances; one that is gone is success. Raises StoreError once all that can end have ended."""
+        refused: list[StoreError] = []
         for first in range(0, len(instances), PAGE):
-            self._terminate(list(instances[first : first + PAGE]))
+            refused += self._terminate(list(instances[first : first + PAGE]))
+        if refused:
+            raise refused[0]
 
-    def _terminate(self, instances: list[str]) -> None:
+    def _terminate(self, instances: list[str]) -> list[StoreError]:
         try:
             self._client.terminate_instances(InstanceIds=instances)
         except aws_failures() as failure:
+            # One that is gone, protected or not ours any more keeps the others alive: end them one by one.
+            if len(instances) > 1 and kind_of(failure) in _OF_ONE:
+                return [error for instance in instances for error in self._terminate([instance])]
             if code_of(failure) != _GONE:
-                raise error_for(failure, doing=f"terminate {', '.join(instances)}") from failure
-            if len(instances) > 1:  # one id that is gone keeps the others alive: end them one by one
-                for instance in instances:
-                    self._terminate([instance])
+                return [error_for(failure, doing=f"terminate {', '.join(instances)}")]
+        return []
 
     def _described(self, filters: list[dict[str, Any]]) -> Iterator[Machine]:
         request: dict[str, Any] = {"Filters": filters, "MaxResults": 1000}

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
 from spotproof.contract.states import NodePhase, RunStatus
 from tests.fakes.control import STACK, World, notice
 
 LOST_TRACK_OF = "i-0fffffffffffffff1"
+PROTECTED = "i-0fffffffffffffff0"
+
+
+@dataclass(slots=True)
+class WithProtection:
+    """EC2 where somebody has protected one instance from termination: it refuses every request that names it."""
+
+    client: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def terminate_instances(self, **request: Any) -> Any:
+        if PROTECTED in request["InstanceIds"]:
+            raise ClientError({"Error": {"Code": "OperationNotPermitted", "Message": "m"}}, "TerminateInstances")
+        return self.client.terminate_instances(**request)
 
 
 def replaced(world: World, *, step: int, gone: bool = True) -> str:
@@ -79,3 +100,18 @@ def test_a_run_that_finishes_while_it_is_blocked_is_done_and_its_node_is_ended()
 def minutes_without_beats(world: World, count: int) -> None:
     for _ in range(count):
         world.tick()
+
+
+def test_an_instance_that_people_protect_keeps_no_other_one_alive_and_is_reported() -> None:
+    world = World()
+    world.started()
+    world.beat_all()
+    tags = {"spotproof:stack": STACK, "spotproof:run": "mini", "spotproof:launch": "1"}
+    for orphan in (PROTECTED, LOST_TRACK_OF):
+        world.ec2.tag(orphan, tags=tags)
+    world.control = world.make_control(world.table, WithProtection(world.ec2), world.ssm, world.sqs)
+    minutes(world, 10)
+    world.beat("mini", str(world.slot().holder_instance))
+    [failure] = world.tick().values()
+    assert "OperationNotPermitted" in str(failure)
+    assert world.ec2.terminated == [LOST_TRACK_OF]
