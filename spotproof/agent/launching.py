@@ -15,12 +15,13 @@ from spotproof.agent.situation import Situation
 from spotproof.checkpoint.channel import Received
 from spotproof.contract import protocol
 from spotproof.contract.exits import ExitCode
-from spotproof.contract.limits import LAST_COMMIT_WAIT_S
+from spotproof.contract.limits import FIRST_HEARTBEAT_S, LAST_COMMIT_WAIT_S
 from spotproof.contract.protocol import Exited, Go, Notice, Role
 from spotproof.contract.states import NodePhase
 from spotproof.errors import ContractError, ProtocolError
 
 TELL_S: Final = 5.0  # how long the verdict waits for the last beat to be written
+LAUNCHER_BACK_S: Final = 30.0  # for a launcher to come back after its container was started again
 RIVAL_S: Final = 3.0  # for a process that has just died to be seen as gone
 TERMINATE_S: Final = 5.0  # between SIGTERM and SIGKILL of a superseded trainer
 
@@ -45,6 +46,7 @@ class Launching:
     _started: set[Peer] = field(default_factory=set)
     _exited: dict[Peer, _End] = field(default_factory=dict)
     _rivals: dict[Peer, float] = field(default_factory=dict)  # since when they wait for another one to go
+    _lonely_since: float | None = None
     _spoken_at: float = 0.0
     _killed_at: float | None = None
 
@@ -104,6 +106,27 @@ class Launching:
                 del self._exited[peer]
                 self.ended = end.word
                 self.situation.server.send(end.peer, protocol.Verdict(code=end.word.code, says=end.word.says))
+
+    def check_nobody(self) -> None:
+        """A joined node that nobody trains on must not beat for ever: it has failed, and is replaced.
+
+        That is a trainer's container that never started, or that was killed whole, launcher and all.
+        """
+        now = self.situation
+        is_busy = bool(now.peers(Role.LAUNCHER) or now.peers(Role.TRAINER)) or now.is_saving
+        if is_busy or not now.has_joined or now.is_leaving or now.superseded or self.ended is not None:
+            self._lonely_since = None
+            return
+        if self._lonely_since is None:
+            self._lonely_since = now.now()
+        patience_s = LAUNCHER_BACK_S if self._started else FIRST_HEARTBEAT_S
+        if now.now() < self._lonely_since + patience_s:
+            return
+        code = 0 if self._is_finished() else int(ExitCode.FAILED)
+        says = f"no training command has been connected for {patience_s:.0f} s"
+        word = Verdict(again=False, code=code, says="" if code == 0 else says)
+        if self._is_told(word):
+            self.ended = word
 
     def stop_trainers(self) -> None:
         """End the trainers of a superseded node: SIGTERM, and SIGKILL 5 s later for those that are still there."""

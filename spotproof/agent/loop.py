@@ -293,6 +293,8 @@ class Loop:
         self.trainers.check()
         self.launching.go()
         self.launching.check()
+        if not now.is_local:
+            self.launching.check_nobody()
         if now.is_local and now.is_leaving and now.outcome is not None and now.outcome.is_final:
             self.server.close_door()  # who comes now is the next node, and starts an agent of its own
 

@@ -178,6 +178,9 @@ class Desk:
     def outcome(self) -> FlushOutcome | None:
         return self.now_.outcome
 
+    def has_ended(self) -> bool:
+        return self.launching.ended is not None
+
     def turn(self) -> None:
         self.heart.beat()
         self.leaving.check()
@@ -465,6 +468,34 @@ def test_failures_without_progress_are_counted_and_progress_forgives_them(desk: 
     assert isinstance(verdict, Verdict)
     assert verdict.code == 3
     assert desk.phase is NodePhase.FAILED
+
+
+def test_a_container_that_was_killed_whole_is_a_failure_of_its_node(desk: Desk) -> None:
+    launcher, trainer = desk.connect(Role.LAUNCHER), desk.connect(Role.TRAINER)
+    desk.launching.check_nobody()
+    desk.hang_up(launcher)
+    desk.at += 1000
+    desk.launching.check_nobody()
+    assert not desk.has_ended()  # its trainer still trains
+    desk.hang_up(trainer)
+    desk.launching.check_nobody()
+    desk.at += 31
+    desk.launching.check_nobody()
+    desk.turn()
+    desk.launching.check_nobody()
+    assert desk.phase is NodePhase.FAILED
+    assert desk.has_ended()
+    assert "no training command" in desk.lines[-1]
+
+
+def test_a_node_whose_command_never_comes_fails_after_ten_minutes(desk: Desk) -> None:
+    desk.launching.check_nobody()
+    desk.at += 599
+    desk.launching.check_nobody()
+    assert str(desk.heart.condition.phase) == "booting"
+    desk.at += 1
+    desk.launching.check_nobody()
+    assert desk.heart.condition.phase is NodePhase.FAILED
 
 
 def test_a_second_command_in_the_same_folder_is_refused_and_the_first_goes_on(desk: Desk) -> None:
