@@ -56,8 +56,11 @@ class Trainers:
     _rivals: dict[Peer, float] = field(default_factory=dict)
 
     def welcome(self, peer: Peer) -> None:
-        """Tell a trainer what the run is, once this node has joined."""
+        """Tell a trainer what the run is, once this node has joined; one that comes after a refusal is let go."""
         now, place, spec = self.situation, self.situation.place, self.situation.spec
+        if now.refusal is not None:
+            now.server.drop(peer)  # it would wait for a welcome for ever, and a local agent for it to go
+            return
         if place is None or spec is None or not now.has_joined or self._is_rival(peer):
             return
         self._welcomed.add(peer)
