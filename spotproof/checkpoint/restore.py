@@ -170,15 +170,19 @@ class _OptimizerPlan:
     packed: dict[str, Any]
 
     def load(self) -> None:
-        """load_state_dict casts state to its parameter's dtype; what was stored otherwise is put back as it was."""
+        """load_state_dict casts state to its parameter's dtype; what was stored otherwise is put back as it was.
+
+        In memory it lies as its parameter does (channels last): fused optimizers pair elements by address, and others
+        round otherwise where the strides differ.
+        """
         self.optimizer.load_state_dict(self.packed)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         for index, saved in self.packed["state"].items():
             if isinstance(index, int):
                 mine = self.optimizer.state[parameters[index]]
                 for key, value in saved.items():
-                    if isinstance(value, Tensor) and mine[key].dtype != value.dtype:
-                        mine[key] = value.to(mine[key].device)
+                    if isinstance(value, Tensor):
+                        mine[key] = _like(parameters[index], value.to(mine[key].device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +195,14 @@ class _ObjectPlan:
     def load(self) -> None:
         """Call its load_state_dict."""
         self.thing.load_state_dict(self.state)
+
+
+def _like(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` with the strides that an optimizer gives to the state of `parameter`."""
+    if value.shape != parameter.shape:
+        return value
+    made = torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False)
+    return value if made.stride() == value.stride() else made.copy_(value)
 
 
 def _document(source: _Source) -> dict[str, Json]:

@@ -79,6 +79,31 @@ def test_optimizer_state_of_another_dtype_than_its_parameter_stays_so() -> None:
     assert same_bits(target.state[other.weight]["momentum_buffer"], optimizer.state[net.weight]["momentum_buffer"])
 
 
+@pytest.mark.parametrize(("dtype", "is_fused"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_optimizer_state_lies_in_memory_as_its_parameter_does(dtype: torch.dtype, is_fused: bool) -> None:
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(3)
+        net = nn.Conv2d(3, 4, 3).to(dtype=dtype, memory_format=torch.channels_last)
+        return net, torch.optim.AdamW(net.parameters(), lr=0.01, fused=is_fused)
+
+    def learn(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        net(torch.randn(2, 3, 8, 8, dtype=dtype)).pow(2).mean().backward()
+        optimizer.step()
+
+    net, optimizer = make()
+    learn(net, optimizer)
+    stored = store({"model": net, "optimizer": optimizer})
+    other, target = make()
+    for _ in range(3):
+        learn(net, optimizer)
+    stored.load({"model": other, "optimizer": target})
+    for _ in range(3):
+        learn(other, target)
+    for one, another in zip(net.parameters(), other.parameters(), strict=True):
+        assert same_bits(one, another)
+
+
 def two_groups() -> tuple[nn.Linear, torch.optim.Optimizer]:
     net = nn.Linear(2, 2)
     groups: list[dict[str, Any]] = [{"params": [net.weight]}, {"params": [net.bias], "lr": 0.5}]
