@@ -83,7 +83,8 @@ def test_optimizer_state_of_another_dtype_than_its_parameter_stays_so() -> None:
 def test_optimizer_state_lies_in_memory_as_its_parameter_does(dtype: torch.dtype, is_fused: bool) -> None:
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(3)
-        net = nn.Conv2d(3, 4, 3).to(dtype=dtype, memory_format=torch.channels_last)
+        net = nn.Conv2d(3, 4, 3, dtype=dtype)
+        net.weight.data = net.weight.data.contiguous(memory_format=torch.channels_last)
         return net, torch.optim.AdamW(net.parameters(), lr=0.01, fused=is_fused)
 
     def learn(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -94,9 +95,9 @@ def test_optimizer_state_lies_in_memory_as_its_parameter_does(dtype: torch.dtype
     net, optimizer = make()
     learn(net, optimizer)
     stored = store({"model": net, "optimizer": optimizer})
-    other, target = make()
     for _ in range(3):
         learn(net, optimizer)
+    other, target = make()
     stored.load({"model": other, "optimizer": target})
     for _ in range(3):
         learn(other, target)
