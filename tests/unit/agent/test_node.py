@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -219,5 +220,7 @@ def test_a_trainer_that_dies_is_started_again_on_its_node_and_one_that_always_fa
     taken = [line["step"] for line in read_log(log)]
     assert taken[:8] == list(range(1, 9))  # killed inside step 8
     assert taken[8] == 6  # started again behind step 5
-    assert taken.count(22) == 3  # three failures without progress
+    begun = [step for before, step in pairwise(taken) if step <= before]
+    assert taken.count(22) >= 3
+    assert begun[-1] == begun[-2]  # the last three failures had no progress between them
     assert region.generation() == 1  # the same membership all the time
