@@ -123,12 +123,7 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
 def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
     nodes, heads, memberships = Nodes(ground.table), Heads(ground.table), Memberships(ground.table)
 
-    def was_committed(generation: int, step: int) -> bool:
-        try:
-            key = s3keys.manifest(ground.run, generation, step)
-            return ground.objects.head(key, until=time.monotonic() + _LOOK_UP_S) is not None
-        except StoreError:
-            return False
+    checkpoints = Checkpoints(ground.table)
 
     def heart(place: Place) -> Heart:
         return Heart(
@@ -137,11 +132,22 @@ def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
 
     return Owned(
         begin=lambda _: ground.begin,
-        was_committed=was_committed,
+        was_committed=lambda generation, step: was_committed(
+            ground.objects, checkpoints, ground.run, (generation, step)
+        ),
         heart=heart,
         look=lambda: look(ground.run, heads=heads, memberships=memberships),
         head_poll_s=HEAD_POLL_S,
     )
+
+
+def was_committed(objects: Objects, checkpoints: Checkpoints, run: str, order: tuple[int, int]) -> bool:
+    """Whether the checkpoint is in the bucket and a restore would take it; what does not answer says no."""
+    try:
+        found = objects.head(s3keys.manifest(run, *order), until=time.monotonic() + _LOOK_UP_S)
+        return found is not None and order not in checkpoints.quarantined(run)
+    except StoreError:
+        return False
 
 
 def _fetcher(ground: Ground, run: str) -> Fetcher:

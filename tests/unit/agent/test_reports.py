@@ -1,13 +1,18 @@
-"""What the agent learns of an upload's speed, from which it decides what its last seconds are worth."""
+"""What the agent makes of an upload's report: its speed, and whether a save that was given up is durable after all."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from spotproof.agent.decide import Choice, Moment, decide
+from spotproof.agent.main import was_committed
 from spotproof.agent.uploads import Uploads
 from spotproof.checkpoint.jobs import Begin, Done, Report
+from spotproof.contract.items import Quarantine
 from spotproof.contract.states import SaveKind
+from tests.fakes.checkpoints import RUN, Rig, image_of
 
 GB = 1_000_000_000
 
@@ -49,3 +54,14 @@ def test_a_flush_of_which_most_is_in_the_bucket_already_is_worth_trying(monkeypa
         rate_bytes_s=uploads.rate_bytes_s,
     )
     assert decide(moment).choice is Choice.FLUSH
+
+
+def test_a_save_that_was_given_up_is_durable_if_its_manifest_is_there_and_not_quarantined(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    with rig.table:
+        checkpoints = rig.stores.checkpoints
+        assert not was_committed(rig.objects, checkpoints, RUN, (1, 5))
+        rig.commit(5, image_of(5))
+        assert was_committed(rig.objects, checkpoints, RUN, (1, 5))
+        checkpoints.quarantine(Quarantine(run=RUN, generation=1, step=5, reason="a chunk is gone", found_at=1))
+        assert not was_committed(rig.objects, checkpoints, RUN, (1, 5))
