@@ -141,7 +141,7 @@ class Fetcher:
     def _rank_all(self, pointer: PointerItem | None) -> Ranked:
         """Read everything that the choice depends on, then choose."""
         manifests, parts = self._listed()
-        staged = {copy.order for copy in self._local.find() if copy.rank == self._rank} if self._local else set()
+        staged = self._staged()
         generations = {order[0] for order in manifests | parts | staged}
         if pointer is not None:
             generations.add(pointer.generation)
@@ -161,6 +161,13 @@ class Fetcher:
                 starts=starts,
             )
         )
+
+    def _staged(self) -> set[Order]:
+        """Local copies of generations that this run has sealed; others are of an earlier run of the same name."""
+        copies = self._local.find() if self._local else []
+        newest = self._stores.memberships.newest(self._run) if copies else None
+        sealed = 0 if newest is None else newest.generation
+        return {copy.order for copy in copies if copy.rank == self._rank and copy.generation <= sealed}
 
     def _listed(self) -> tuple[set[Order], set[Order]]:
         """(checkpoints with a manifest, checkpoints without one whose parts are all there)."""

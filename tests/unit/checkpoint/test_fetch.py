@@ -123,6 +123,15 @@ def test_a_damaged_staged_copy_is_passed_over_and_not_quarantined(rig: Rig) -> N
     assert rig.stores.checkpoints.quarantined(RUN) == frozenset()
 
 
+def test_a_staged_copy_of_a_generation_that_this_run_never_sealed_is_another_runs(rig: Rig) -> None:
+    rig.stage(900, image_of(9), generation=7)
+    assert rig.fetcher(local=True).newest() is None
+    rig.commit(5, image_of(5))
+    fetched = newest(rig, local=True)
+    os.close(fetched.image_fd)
+    assert fetched.order == (1, 5)
+
+
 def test_a_staged_copy_with_a_file_missing_is_passed_over_too(rig: Rig) -> None:
     rig.commit(5, image_of(5))
     rig.stage(6, image_of(6))
