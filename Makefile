@@ -27,7 +27,7 @@ VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
 NODE := node_modules/.made-$(call digest,package-lock.json)
 WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
 
-.PHONY: help setup lint format test synth deploy rehearse iam-proof bench kill simulate show-skeleton lock clean
+.PHONY: help setup lint format test synth deploy rehearse iam-proof bench bench-multinode kill simulate show-skeleton show-multinode lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -86,6 +86,10 @@ iam-proof: setup ## every call allowed by the deployed roles, no grant unused, e
 bench: setup ## every performance claim, peers beside us
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
+bench-multinode: setup ## recovery of three nodes and the table's budget, torch's own rendezvous beside ours
+	$(BIN)/python benchmarks/multinode.py $(ARGS)
+	$(BIN)/python benchmarks/rendezvous_budget.py
+
 N ?= 30
 kill: setup ## kill -9 at N seeded write boundaries of the data path: make kill N=300
 	$(BIN)/python -m tests.simulation.kill --count $(N)
@@ -95,6 +99,9 @@ simulate: setup ## the control plane in N seeded histories of bad weather: make 
 
 show-skeleton: setup ## run what the skeleton promises, one line per promise
 	$(QUIET) $(BIN)/python -m tests.show_skeleton $(ARGS)
+
+show-multinode: setup ## run what many nodes promise, one line per promise
+	$(QUIET) $(BIN)/python -m tests.show_multinode $(ARGS)
 
 lock: ## make requirements.lock again from pyproject.toml
 	rm -rf .cache/lock; $(PYTHON) -m venv .cache/lock

@@ -33,6 +33,7 @@ from torch import distributed as dist
 
 from spotproof.rendezvous.joining import Joining
 from spotproof.rendezvous.meeting import Meeting, Met
+from spotproof.rendezvous.sockets import Socket, open_sockets, shut_down
 
 __all__ = ["WATCHDOG_EXIT", "InProcess", "state_of"]
 
@@ -47,9 +48,12 @@ class InProcess:
     def __init__(
         self, joining: Joining, *, address: str, group_timeout_s: float = 120.0, watchdog_s: float = WATCHDOG_S
     ) -> None:
-        self._meeting = Meeting(joining, address=address)
+        self._meeting = Meeting(joining, address=address, on_over=self._abort)
+        self._sockets: frozenset[Socket] = frozenset()
+        self._kept: list[object] = []
         self._group_timeout_s = group_timeout_s
         self._watchdog_s = watchdog_s
+        gc.freeze()  # what was imported is no garbage: looking for DDP's cycles would walk all of torch, 0.3 s
 
     @property
     def is_over(self) -> bool:
@@ -62,6 +66,7 @@ class InProcess:
         Raises RuntimeError if one of them is lost meanwhile: come out and form again.
         """
         met = self._meeting.meet()
+        before = open_sockets()
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore("workers", met.store),  # type: ignore[attr-defined]  # exported at run time
@@ -69,6 +74,9 @@ class InProcess:
             world_size=met.entered.world,
             timeout=timedelta(seconds=self._group_timeout_s),
         )
+        self._sockets = open_sockets() - before
+        if self._meeting.is_over:  # said while the group was being made
+            self._abort()
         return met
 
     def share(self, tensors: Sequence[torch.Tensor], step: int | None) -> int:
@@ -93,16 +101,24 @@ class InProcess:
         dist.all_reduce(torch.zeros(1))
 
     def come_out(self) -> None:
-        """Leave the generation whose member is lost. Drop DDP and everything else that holds the group first: its last
-        reference must not die under the interpreter's lock while its own thread waits for that lock (pytorch 56297).
+        """Leave the generation whose member is lost. Drop DDP first, and what else uses the group.
 
-        Should it hang all the same, the process ends with WATCHDOG_EXIT and is started again.
+        The group's connections are ended, so that nobody waits for us in it; the group itself is kept for as long as
+        the process lives, because its end can hang: its last reference dies under the interpreter's lock, and joins a
+        thread that waits for that lock (pytorch 56297). That costs its threads for each recovery. Should it hang all
+        the same, the process ends with WATCHDOG_EXIT and is started again.
         """
         with watchdog(self._watchdog_s):
             gc.collect()
+            self._abort()
             if dist.is_initialized():
+                self._kept.append(dist.group.WORLD)
                 dist.destroy_process_group()
             self._meeting.part()
+
+    def _abort(self) -> None:
+        """Let every call in the group fail, here and at the others: gloo has no other way out before its time-out."""
+        shut_down(self._sockets)
 
 
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

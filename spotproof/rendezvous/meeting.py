@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -43,11 +44,13 @@ class Met:
 
 
 class Meeting:
-    """One launcher's meetings, one after another. `address` is where the others reach this node."""
+    """One launcher's meetings, one after another. `address` is where the others reach this node; `on_over` is called
+    from another thread when the generation that was met is over."""
 
-    def __init__(self, joining: Joining, *, address: str) -> None:
+    def __init__(self, joining: Joining, *, address: str, on_over: Callable[[], None] | None = None) -> None:
         self._joining = joining
         self._address = address
+        self._on_over = on_over
         self._watch: Watch | None = None
         self._stores: list[TCPStore] = []
 
@@ -66,7 +69,8 @@ class Meeting:
             own = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_STORE_S))  # noqa: S104 - peers connect from their own hosts
             joining = self._joining
             entered = joining.enter(f"{self._address}:{own.port}")
-            self._watch = Watch(table=joining.table, entered=entered, node=joining.seat.node).__enter__()
+            watch = Watch(table=joining.table, entered=entered, node=joining.seat.node, on_over=self._on_over)
+            self._watch = watch.__enter__()
             try:
                 return self._met(entered, own)
             except (_Dead, DistError):

@@ -41,6 +41,7 @@ class Watch:
     node: str
     clock: Callable[[], float] = time.monotonic
     silence_s: float = MEMBER_SILENCE_S
+    on_over: Callable[[], None] | None = None  # called once, from a thread of the watch
     missed: int = 0  # looks that the table did not answer, in a row
     is_over: bool = False
     _silence: Silence = field(default_factory=Silence)
@@ -101,7 +102,13 @@ class Watch:
             join = Joins(self.table).read(sealed.run, was.node)
             if join is not None and not join.left and join.endpoint == was.endpoint:
                 Memberships(self.table).mark_bad(sealed.run, sealed.generation)
-                self.is_over = True
+                self._end_generation()
+
+    def _end_generation(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            if self.on_over is not None and not self._ended.is_set():
+                self.on_over()
 
     def _watched(self) -> Member | None:
         return neighbour(members_of(self.entered.sealed), self.entered.rank)
@@ -110,7 +117,7 @@ class Watch:
         sealed = self.entered.sealed
         memberships = Memberships(self.table)
         if is_over(memberships.newest(sealed.run), sealed.generation):
-            self.is_over = True
+            self._end_generation()
             return
         if self.clock() < self._beat_at + MEMBER_BEAT_S:
             return
@@ -118,7 +125,7 @@ class Watch:
         self._beat_at = self.clock()
         if self._is_neighbour_silent():
             memberships.mark_bad(sealed.run, sealed.generation)
-            self.is_over = True
+            self._end_generation()
 
     def _is_neighbour_silent(self) -> bool:
         watched = self._watched()

@@ -295,7 +295,7 @@ class Lab:
         give_up_at = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() >= give_up_at:
-                raise AssertionError(f"{what or 'the lab'}: not within {limit_s:.0f} s\n{self.logs()}")
+                raise AssertionError(f"{what or 'the lab'}: not within {limit_s:.0f} s\n{self.state()}\n{self.logs()}")
             time.sleep(0.05)
 
     def until_steps(self, count: int, *, limit_s: float) -> None:
@@ -313,6 +313,17 @@ class Lab:
         first = self.first_step_after(at)
         assert first is not None
         return float(first["at"] - at)
+
+    def state(self) -> str:
+        """What the table says, and which launchers run; each of these is asked for its stacks, into its log."""
+        newest = Memberships(self.table).newest(self.plan.run)
+        joins = [(join.node, join.ready_for, join.beats) for join in Joins(self.table).list(self.plan.run)]
+        alive = [name for name in self.nodes if self.is_alive(name)]
+        if self.plan.backend == "in-process":
+            for name in alive:
+                os.kill(self.nodes[name].pid, signal.SIGUSR1)
+            time.sleep(1.0)
+        return f"newest {newest}, members {self.members()}, joins {joins}, alive {alive}"
 
     def logs(self) -> str:
         """The ends of all logs."""

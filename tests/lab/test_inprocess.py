@@ -51,3 +51,20 @@ with watchdog(0.2):
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 70
+
+
+def test_a_blackhole_ends_no_process_and_no_group_time_out_is_waited_for(
+    make_lab: Callable[..., Lab], namespaces: bool
+) -> None:
+    if not namespaces:
+        pytest.skip("network namespaces are not allowed here: a link cannot be taken down")
+    lab = begun(make_lab(backend="in-process", group_timeout_s=300.0))
+    before = lab.members()
+    at = lab.blackhole(before[0])
+    lab.mark_bad()
+    lab.start("n3")
+    assert lab.recovered_after(at, limit_s=RECOVERY_S) < 15.0
+    assert lab.members() == before | {0: "n3"}
+    survivors = {before[1], before[2]}
+    began = {one["node"]: one["pid"] for one in lab.events("group")}
+    assert all(lab.nodes[node].pid == began[node] for node in survivors)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.lab.toy import GLOBAL_BATCH, Events, digest, per_sample
 
 def train_in_process(spec: dict[str, Any]) -> None:
     torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR1)
     folder, steps, _, pace_s, group_timeout_s = spec["training"]
     torch.manual_seed(7)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))

@@ -1,0 +1,141 @@
+"""Show what many nodes promise: run each promise for real and print a line with what was measured.
+
+    python -m tests.show_multinode            all of them, one after another (about 20 minutes on two cores)
+    python -m tests.show_multinode --only 2 4 some of them
+
+Exit status is 0 only when every line that was asked for says `passed`. The output of each command lies in .cache/show/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.show_skeleton import LOGS, ROOT, Failed, NotRun, Promise, command, must_pass, verdict
+
+PITFALLS = range(1, 13)
+CASES = ("MN-01", "MN-02", "MN-03", "MN-04", "MN-05", "MN-06", "CW-06", "CW-13")
+BIT_EQUAL = ("ddp_hard_kill", "ddp_graceful_leave", "ddp_kill_during_recovery", "fsdp2_hard_kill")
+IN_PROCESS_LIMIT_S = 1.5
+
+
+def passed_tests(name: str, words: str, *, where: Sequence[str] = ("tests",)) -> list[str]:
+    """Names of the tests that ran and passed; Failed if one failed."""
+    report = LOGS / f"{name}.xml"
+    must_pass(name, [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-k", words, *where])
+    return [
+        case.attrib["name"]
+        for case in ET.parse(report).getroot().iter("testcase")
+        if not [child for child in case if child.tag in ("failure", "error", "skipped")]
+    ]
+
+
+def recovery_table() -> str:
+    report = LOGS / "m1-table.json"
+    done = command("m1-table", [sys.executable, "benchmarks/multinode.py", "--json", str(report)], limit_s=1800)
+    if done.status == 2:
+        raise NotRun(done.output.strip())
+    if not report.exists():
+        raise Failed(f"no table: {done.output.strip().splitlines()[-1][-200:]}")
+    found = json.loads(report.read_text())
+    text = "; ".join(f"{cell['who']}: {cell['case']} {seconds(cell['seconds'])}" for cell in found["cells"])
+    if found["broken"]:
+        raise Failed(f"{'; '.join(found['broken'])} | {text}")
+    return text
+
+
+def seconds(times: Sequence[float | None]) -> str:
+    known = [one for one in times if one is not None]
+    return f"{statistics.median(known):.1f} s" if known else "never"
+
+
+def pitfalls() -> str:
+    passed = passed_tests("m2-pitfalls", " or ".join(f"pitfall_{number}_" for number in PITFALLS))
+    absent = [n for n in PITFALLS if not any(re.search(rf"pitfall_{n}_", name) for name in passed)]
+    if absent:
+        raise Failed(f"no passing test for pitfall {', '.join(map(str, absent))}")
+    return f"{len(PITFALLS)} pitfalls, {len(passed)} tests; five kills in a row, 30 in-process recoveries among them"
+
+
+def bit_equality() -> str:
+    passed = passed_tests("m3-bits", "bit_equal or samples_are_the_same", where=("tests/lab",))
+    absent = [case for case in BIT_EQUAL if not any(case in name for name in passed)]
+    if absent:
+        raise NotRun(f"no test for {', '.join(absent)}; passed: {', '.join(passed)}")
+    return f"{len(passed)} comparisons: {', '.join(passed)}"
+
+
+def budget() -> str:
+    done = command("m4-budget", [sys.executable, "benchmarks/rendezvous_budget.py"], limit_s=900)
+    lines = [line for line in done.output.splitlines() if line.startswith(("spotproof", "torch"))]
+    if done.status:
+        raise Failed(done.output.strip().splitlines()[-1])
+    return " | ".join(re.sub(r" +", " ", line) for line in lines)
+
+
+def simulation() -> str:
+    argv = [sys.executable, "-m", "tests.simulation.generations", "--n", "2000"]
+    try:
+        done = must_pass("m5-simulation", argv, limit_s=1200)
+    except subprocess.TimeoutExpired as late:
+        raise Failed("the simulation did not end") from late
+    return done.output.strip().splitlines()[-1]
+
+
+def cases() -> str:
+    passed = passed_tests("m6-cases", " or ".join(case.replace("-", "_") for case in CASES))
+    absent = [case for case in CASES if not any(case.replace("-", "_") in name for name in passed)]
+    if absent:
+        raise Failed(f"no passing test is named for {', '.join(absent)}")
+    return f"{len(CASES)} cases, {len(passed)} tests"
+
+
+def pages() -> str:
+    text = (ROOT / "docs" / "multi-node.md").read_text()
+    wanted = ["--rdzv-backend spotproof", "standby", "elastic", "NCCL", "not measured here", "costs"]
+    if missing := [word for word in wanted if word not in text]:
+        raise Failed(f"docs/multi-node.md does not speak of {', '.join(missing)}")
+    gone = [path for path in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / "docs" / path).exists()]
+    if gone:
+        raise Failed(f"docs/multi-node.md links to {', '.join(gone)}")
+    return f"docs/multi-node.md, {len(text.split())} words"
+
+
+PROMISES = (
+    Promise(number=1, says="recovery table beside torch's own rendezvous", check=recovery_table),
+    Promise(number=2, says="the twelve pitfalls", check=pitfalls),
+    Promise(number=3, says="bit-equal over losses", check=bit_equality),
+    Promise(number=4, says="requests of the table at 4, 64, 512, 1,000 nodes", check=budget),
+    Promise(number=5, says="generations in seeded weather", check=simulation),
+    Promise(number=6, says="cases MN-*, CW-06, CW-13", check=cases),
+    Promise(number=7, says="the page", check=pages),
+)
+
+
+def main() -> int:
+    numbers = [promise.number for promise in PROMISES]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", type=int, nargs="+", choices=numbers, default=numbers, metavar="N")
+    parser.add_argument("--json", type=Path, help="write the verdicts there too")
+    asked = parser.parse_args()
+    LOGS.mkdir(parents=True, exist_ok=True)
+    verdicts = {}
+    for promise in PROMISES:
+        if promise.number in asked.only:
+            word, seen = verdict(promise)
+            verdicts[promise.number] = {"promise": promise.says, "verdict": word, "seen": seen}
+            print(f"{promise.number}  {word:8} {promise.says}: {seen}", flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(verdicts, indent=2) + "\n")
+    return int(any(one["verdict"] != "passed" for one in verdicts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
