@@ -210,10 +210,12 @@ class Joiner:
             if is_bound:
                 self.patiently(lambda: self._still_waits_for(place))
             old = self._standing_order(place)
-            number = 1 if newest is None else newest.generation + 1
+            # A new table with the bucket of an old one: its generations rank below what is there otherwise.
+            start = 0 if fetched is None else fetched.order[0]
+            number = start + 1 if newest is None else newest.generation + 1
             sealed = sealed_with(place, number, fetched, now=int(self.now()))
             try:
-                memberships.seal(sealed, pointer=None if fetched is None else fetched.pointer)
+                memberships.seal(sealed, pointer=None if fetched is None else fetched.pointer, is_first=newest is None)
             except Lost:
                 continue  # the holder committed once more, or another membership was sealed: look again
             except Unavailable:

@@ -77,17 +77,18 @@ class Memberships:
         item = self._table.get(keys.generation(run, number))
         return None if item is None else from_item(Generation, item)
 
-    def seal(self, sealed: Generation, *, pointer: PointerItem | None) -> Generation:
+    def seal(self, sealed: Generation, *, pointer: PointerItem | None, is_first: bool = False) -> Generation:
         """Make `sealed` the newest membership if its predecessor still is and the pointer is still `pointer`.
 
         One transaction: NEWEST g-1 -> g (from nothing for g = 1), GEN#g put, POINTER checked. From then on every
-        pointer update of an older generation loses. Having sealed the same membership already is success.
+        pointer update of an older generation loses. Having sealed the same membership already is success. `is_first`:
+        nothing may be sealed yet, whatever the number: the table is new, the bucket holds older generations.
 
         Raises Lost: `op` 0 or 1, another membership was sealed, look whether it names you; `op` 2, the pointer moved
         since the starting checkpoint was chosen, choose again.
         """
         run, number = sealed.run, sealed.generation
-        first = number == 1
+        first = is_first or number == 1
         try:
             self._table.transact(
                 [

@@ -319,6 +319,32 @@ def test_a_flush_whose_pointer_did_not_rise_is_found_by_a_successor_that_had_rea
     assert (sealed.members, sealed.start_step) == ((f"0:{place.incarnation}:{NEW}",), 7)
 
 
+def test_a_new_table_goes_on_above_the_generations_that_its_bucket_holds(world: World) -> None:
+    world.place(OLD)
+    committer = Committer(
+        objects=world.objects,
+        checkpoints=Checkpoints(world.table),
+        pointers=Pointers(world.table),
+        clock=world.now,
+        threads=1,
+    )
+    content = content_of(image_of(20))
+    with pytest.raises(Superseded):  # the manifest is there, this table has never heard of generation 7
+        committer.commit(
+            make_part(save_of(20, generation=7), content, image_name=image_name(0)), content, kind=SaveKind.PERIODIC
+        )
+    world.joiner().join(OLD, "r")
+    fetched = joined(world).fetched
+    assert fetched is not None
+    os.close(fetched.image_fd)
+    assert joined(world).generation == 8  # what it commits is newer than (7, 20)
+    sealed = Memberships(world.table).generation("r", 8)
+    assert sealed is not None
+    assert (sealed.start_generation, sealed.start_step) == (7, 20)
+    world.joiner().join(OLD, "r")
+    assert joined(world).generation == 8
+
+
 def test_an_instance_that_nobody_binds_gives_up_with_what_to_do(world: World) -> None:
     joiner = world.joiner()
     times = iter([0.0, 0.0, 10_000.0])
