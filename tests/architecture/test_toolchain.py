@@ -10,9 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from spotproof.contract import runspec
 from tests.architecture.tree import ROOT
 
 PINNED = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+")
@@ -71,6 +73,13 @@ def test_every_decision_page_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
     assert not [page.name for page in folder.glob("*.md") if page.name != "README.md" and f"({page.name})" not in index]
+
+
+def test_the_run_spec_of_the_readme_is_one() -> None:
+    block = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    spec = runspec.parse(yaml.safe_load(block.group(1).replace("<digest>", "0" * 64)))
+    assert (ROOT / spec.command[-1]).exists()
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
