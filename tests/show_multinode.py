@@ -81,7 +81,7 @@ def budget() -> str:
 
 
 def simulation() -> str:
-    argv = [sys.executable, "-m", "tests.simulation.generations", "--n", "300"]
+    argv = [sys.executable, "-m", "tests.simulation.generations", "--n", "100"]
     try:
         done = must_pass("m5-simulation", argv, limit_s=1200)
     except subprocess.TimeoutExpired as late:

@@ -206,3 +206,9 @@ def gone(members: Sequence[Member], joins: Sequence[Join], *, silent_s: Mapping[
         member.node in by_node and (by_node[member.node].left or silent_s.get(member.node, 0.0) >= limit_s)
         for member in members
     )
+
+
+def may_grow(world: int, size: Size, *, waited_s: float, has_committed: bool, patience_s: float) -> bool:
+    """Whether a standby may end a generation that is smaller than it could be: only right after a commit, so that next
+    to nothing is lost, and not before it has waited a while, so that a node which comes and goes does not shake all."""
+    return world < size.largest and has_committed and waited_s >= patience_s

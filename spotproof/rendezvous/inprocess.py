@@ -38,17 +38,30 @@ from spotproof.rendezvous.sockets import Socket, open_sockets, shut_down
 __all__ = ["WATCHDOG_EXIT", "InProcess", "state_of"]
 
 WATCHDOG_S: Final = 20.0
+STUCK_S: Final = 60.0
 WATCHDOG_EXIT: Final = 70  # the launcher starts the process again: recovery by restart
 _NOTHING: Final = -1  # the step of a newcomer
 
 
 class InProcess:
-    """One process's recoveries. Every member calls `form`, `share`, `commit` alike; `come_out` after an error."""
+    """One process's recoveries. Every member calls `form`, `share`, `commit` alike; `come_out` after an error.
+
+    `stuck_s` is longer than the longest step: a process that has not come out that long after its generation was said
+    to be over hangs in it, and is ended with WATCHDOG_EXIT.
+    """
 
     def __init__(
-        self, joining: Joining, *, address: str, group_timeout_s: float = 120.0, watchdog_s: float = WATCHDOG_S
+        self,
+        joining: Joining,
+        *,
+        address: str,
+        group_timeout_s: float = 120.0,
+        watchdog_s: float = WATCHDOG_S,
+        stuck_s: float = STUCK_S,
     ) -> None:
-        self._meeting = Meeting(joining, address=address, on_over=self._abort)
+        self._meeting = Meeting(joining, address=address, on_over=self._told_over)
+        self._stuck_s = stuck_s
+        self._is_out = threading.Event()
         self._sockets: frozenset[Socket] = frozenset()
         self._kept: list[object] = []
         self._group_timeout_s = group_timeout_s
@@ -66,6 +79,7 @@ class InProcess:
         Raises RuntimeError if one of them is lost meanwhile: come out and form again.
         """
         met = self._meeting.meet()
+        self._is_out.clear()
         before = open_sockets()
         dist.init_process_group(
             "gloo",
@@ -108,6 +122,7 @@ class InProcess:
         thread that waits for that lock (pytorch 56297). That costs its threads for each recovery. Should it hang all
         the same, the process ends with WATCHDOG_EXIT and is started again.
         """
+        self._is_out.set()
         with watchdog(self._watchdog_s):
             gc.collect()
             self._abort()
@@ -115,6 +130,12 @@ class InProcess:
                 self._kept.append(dist.group.WORLD)
                 dist.destroy_process_group()
             self._meeting.part()
+
+    def _told_over(self) -> None:
+        """On the watch's thread: let the training thread out, or end the process if that does not help."""
+        self._abort()
+        if not self._is_out.wait(self._stuck_s):
+            _end_process()
 
     def _abort(self) -> None:
         """Let every call in the group fail, here and at the others: gloo has no other way out before its time-out."""
@@ -165,7 +186,7 @@ def watchdog(limit_s: float) -> Iterator[None]:
 
     def end() -> None:
         if not ended.wait(limit_s):
-            os._exit(WATCHDOG_EXIT)
+            _end_process()
 
     threading.Thread(target=end, name="spotproof-watchdog", daemon=True).start()
     faulthandler.dump_traceback_later(2 * limit_s, exit=True)
@@ -174,3 +195,9 @@ def watchdog(limit_s: float) -> Iterator[None]:
     finally:
         faulthandler.cancel_dump_traceback_later()
         ended.set()
+
+
+def _end_process() -> None:
+    """Say where every thread stands, and end: nothing in here can be trusted to unwind."""
+    faulthandler.dump_traceback()
+    os._exit(WATCHDOG_EXIT)

@@ -35,6 +35,7 @@ from spotproof.rendezvous.decide import (
     Stand,
     gone,
     is_enough,
+    may_grow,
     members_of,
     next_action,
     ready,
@@ -51,6 +52,7 @@ __all__ = ["Entered", "Joining", "leave", "poll_s"]
 QUICK_POLL_S: Final = 0.25  # while it is likely that the others come at any moment
 QUICK_FOR_S: Final = 30.0
 SEALER_LOOK_S: Final = 3.0
+GROW_AFTER_S: Final = 60.0
 NODES_PER_POLL_SECOND: Final = 500  # reads/s of NEWEST that a run may cause: a sixth of what a partition takes
 READ_UNITS_PER_S: Final = 2000  # at which all members together read GEN#g
 _MEMBER_BYTES: Final = 32
@@ -101,6 +103,7 @@ class Joining:
     _sealing: int = 0
     _here: tuple[frozenset[str], float] = (frozenset(), 0.0)
     _silent_s: dict[str, float] = field(default_factory=dict)
+    _stood: tuple[int, float, int] = (0, 0.0, 0)  # beside which generation, since when, the newest commit
 
     def enter(self, endpoint: str) -> Entered:
         """Return when the next generation is sealed with this launcher. `endpoint` is the store that it offers.
@@ -234,10 +237,24 @@ class Joining:
             self._looked_at = now
             members = members_of(self._sealed)
             joins = self._joins()
-            if gone(members, joins, silent_s=self._silent_s, limit_s=JOINING_SILENCE_S):
+            is_free = gone(members, joins, silent_s=self._silent_s, limit_s=JOINING_SILENCE_S)
+            if is_free or self._may_grow(generation, len(members)):
                 self._mark_bad(generation)
                 return 0.0
         return self._poll_s()
+
+    def _may_grow(self, generation: int, world: int) -> bool:
+        if world >= self.size.largest:
+            return False
+        pointer = Pointers(self.table).read(self.run)
+        rank = 0 if pointer is None else pointer.rank
+        number, since, stood = self._stood
+        if number != generation:
+            self._stood = (generation, self.clock(), rank)
+            return False
+        has_committed, self._stood = rank > stood, (number, since, rank)
+        waited_s = self.clock() - since
+        return may_grow(world, self.size, waited_s=waited_s, has_committed=has_committed, patience_s=GROW_AFTER_S)
 
     def _joins(self) -> tuple[Join, ...]:
         joins = Joins(self.table).list(self.run)

@@ -39,9 +39,9 @@ def launch(spec: dict[str, Any]) -> None:
     if spec["namespace"]:
         enter_namespace(spec["namespace"], spec["hosts"])
     if spec["backend"] == "in-process":
-        from tests.lab.together import train_in_process
+        from tests.lab.together import launch_in_process
 
-        train_in_process(spec)
+        launch_in_process(spec)
         return
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -63,6 +63,7 @@ def launch(spec: dict[str, Any]) -> None:
         max_restarts=1000,
         monitor_interval=0.1,
         start_method="fork",
+        shutdown_timeout=int(os.environ.get("LAB_PATIENCE_S", "30")),
     )
     elastic_launch(config, train)(*spec["training"])
 

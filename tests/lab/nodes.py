@@ -32,6 +32,7 @@ from spotproof.store.members import Memberships
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBNET = "10.77.0"
+RESTARTED = "the watchdog ended the process; it starts again"
 
 
 def may_make_namespaces() -> bool:
@@ -321,7 +322,8 @@ class Lab:
         alive = [name for name in self.nodes if self.is_alive(name)]
         if self.plan.backend == "in-process":
             for name in alive:
-                os.kill(self.nodes[name].pid, signal.SIGUSR1)
+                for pid in set(family(self.nodes[name].pid)) - {self.nodes[name].pid}:
+                    os.kill(pid, signal.SIGUSR1)
             time.sleep(1.0)
         return f"newest {newest}, members {self.members()}, joins {joins}, alive {alive}"
 

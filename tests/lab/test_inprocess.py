@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lab.nodes import ROOT, Lab
+from tests.lab.nodes import RESTARTED, ROOT, Lab
 from tests.lab.test_pitfalls import begun, curve
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -29,8 +29,10 @@ def test_pitfall_8_thirty_recoveries_in_the_process_without_a_hang_and_bit_equal
         lab.start(f"n{number + 3}")
         took_s.append(lab.recovered_after(at, limit_s=RECOVERY_S))
         lab.until_steps(3, limit_s=RECOVERY_S)
+    restarts = sum(path.read_text().count(RESTARTED) for path in lab.folder.glob("*.log"))
+    print(f"median {statistics.median(took_s):.2f} s, worst {max(took_s):.2f} s, {restarts} by the watchdog")
     record_property("median_s", statistics.median(took_s))
-    print(f"median {statistics.median(took_s):.2f} s, worst {max(took_s):.2f} s")
+    record_property("restarts", restarts)
     reached = lab.newest_step() - 1
     made: dict[tuple[int, int], str] = {}
     for one in lab.events("step"):
@@ -40,6 +42,7 @@ def test_pitfall_8_thirty_recoveries_in_the_process_without_a_hang_and_bit_equal
     whole = begun(make_lab("whole", backend="in-process", steps=reached, pace_s=0.0), steps=reached)
     assert curve(lab, reached) == curve(whole, reached)
     assert statistics.median(took_s) < 1.5
+    assert restarts <= 2  # gloo does not always let go: then the watchdog is what ends it, and the run goes on
 
 
 def test_pitfall_8_a_come_out_that_hangs_ends_the_process_for_its_launcher() -> None:
@@ -65,6 +68,8 @@ def test_a_blackhole_ends_no_process_and_no_group_time_out_is_waited_for(
     lab.start("n3")
     assert lab.recovered_after(at, limit_s=RECOVERY_S) < 15.0
     assert lab.members() == before | {0: "n3"}
-    survivors = {before[1], before[2]}
-    began = {one["node"]: one["pid"] for one in lab.events("group")}
-    assert all(lab.nodes[node].pid == began[node] for node in survivors)
+    processes = {
+        one["node"]: {other["pid"] for other in lab.events("group") if other["node"] == one["node"]}
+        for one in lab.events("group")
+    }
+    assert all(len(processes[node]) == 1 for node in (before[1], before[2]))

@@ -134,21 +134,6 @@ def test_MN_05_the_replacement_is_lost_while_it_recovers_three_times_in_a_row(ma
     assert lab.members() == before | {2: "n6"}
 
 
-def test_pitfall_9_the_loss_curve_over_kills_is_the_uninterrupted_one_bit_by_bit(make_lab: MakeLab) -> None:
-    steps = 60
-    whole = begun(make_lab("whole", steps=steps), steps=steps)
-    killed = begun(make_lab("killed", steps=steps, pace_s=0.1), steps=12)
-    for number, rank in ((3, 0), (4, 2)):
-        at = killed.kill(killed.members()[rank])
-        killed.start(f"n{number}")
-        killed.recovered_after(at, limit_s=RECOVERY_S)
-        killed.until_steps(7, limit_s=RECOVERY_S)
-    killed.until(lambda: killed.events("state"), limit_s=RECOVERY_S, what="the end")
-    whole.until(lambda: whole.events("state"), limit_s=RECOVERY_S, what="the end")
-    assert curve(killed, steps) == curve(whole, steps)
-    assert killed.events("state")[-1]["digest"] == whole.events("state")[-1]["digest"]
-
-
 def test_pitfall_9_samples_are_the_same_at_three_two_and_four_nodes(make_lab: MakeLab) -> None:
     lab = begun(make_lab(nodes=(2, 4), config={"last_call": 2}, every=1))
     at = lab.kill(lab.members()[1])

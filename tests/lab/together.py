@@ -14,10 +14,24 @@ import torch.distributed as dist
 from torch import nn
 
 from spotproof.rendezvous.decide import Seat, Size
-from spotproof.rendezvous.inprocess import InProcess, state_of
+from spotproof.rendezvous.inprocess import WATCHDOG_EXIT, InProcess, state_of
 from spotproof.rendezvous.joining import Joining
 from spotproof.store.local import LocalTable
+from tests.lab.nodes import RESTARTED
 from tests.lab.toy import GLOBAL_BATCH, Events, digest, per_sample
+
+
+def launch_in_process(spec: dict[str, Any]) -> None:
+    """A launcher that starts the process again when its watchdog has ended it; it says so in the log."""
+    while True:
+        child = os.fork()
+        if child == 0:
+            train_in_process(spec)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != WATCHDOG_EXIT:
+            os._exit(abs(status))
+        print(RESTARTED, flush=True)
 
 
 def train_in_process(spec: dict[str, Any]) -> None:
@@ -35,7 +49,7 @@ def train_in_process(spec: dict[str, Any]) -> None:
         seat=Seat(node=os.environ["LAB_NODE"]),
         size=Size(smallest=smallest, largest=largest),
     )
-    recovery = InProcess(joining, address=spec["address"], group_timeout_s=group_timeout_s)
+    recovery = InProcess(joining, address=spec["address"], group_timeout_s=group_timeout_s, stuck_s=5.0)
     step: int | None = None
     while step is None or step < steps:
         ddp = None

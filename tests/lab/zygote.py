@@ -15,7 +15,9 @@ import traceback
 
 def main() -> None:
     import torch._dynamo  # what an optimizer imports at its first step
+    import torch.distributed.checkpoint.state_dict
     import torch.distributed.elastic.rendezvous.dynamic_rendezvous
+    import torch.distributed.fsdp
     import torch.distributed.launcher.api
     import torch.nn.parallel  # noqa: F401
 

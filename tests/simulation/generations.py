@@ -1,6 +1,6 @@
 """Generations, parks and seals in seeded weather: the real launchers' code, interleaved by table operation.
 
-    python -m tests.simulation.generations --n 300 [--seed 17]
+    python -m tests.simulation.generations --n 100 [--seed 17]
 
 Each launcher is a thread that holds the baton for one table operation or one pause at a time, so a seed is a history.
 The clock is the scheduler's. Weather: launchers are killed, frozen, replaced; the table fails before or after it has

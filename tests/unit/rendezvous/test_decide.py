@@ -19,6 +19,7 @@ from spotproof.rendezvous.decide import (
     gone,
     is_enough,
     is_over,
+    may_grow,
     members_of,
     neighbour,
     next_action,
@@ -158,6 +159,17 @@ def test_a_standby_takes_the_place_of_who_left_or_is_silent(left: bool, silent_s
     members = members_of(sealed(4, "0:1:i-a", "1:1:i-b"))
     joins = [join("i-a", ready_for=4), join("i-b", ready_for=4, left=left), join("i-other", left=True)]
     assert gone(members, joins, silent_s={"i-b": silent_s}, limit_s=LIMIT_S) is is_gone
+
+
+@pytest.mark.parametrize(
+    ("world", "waited_s", "has_committed", "grows"),
+    [(2, 60.0, True, True), (2, 59.0, True, False), (2, 60.0, False, False), (3, 60.0, True, False)],
+)
+def test_a_world_grows_only_after_a_commit_and_a_while(
+    world: int, waited_s: float, has_committed: bool, grows: bool
+) -> None:
+    size = Size(smallest=2, largest=3)
+    assert may_grow(world, size, waited_s=waited_s, has_committed=has_committed, patience_s=60.0) is grows
 
 
 def test_a_nodes_name_may_hold_colons() -> None:

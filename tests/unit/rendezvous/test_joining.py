@@ -202,6 +202,24 @@ def test_a_smaller_world_is_sealed_after_the_last_call_and_a_full_one_at_once(la
     assert clock() - began >= 3.0
 
 
+def test_a_world_grows_again_right_after_a_commit_and_not_before_a_minute(lab: Lab) -> None:
+    size = Size(smallest=2, largest=3, last_call_s=1.0)
+    ranks(lab.enter("a", "b", size=size))
+    standby = lab.enter("c", size=size)
+    began = clock()
+    for step in range(1, 200):
+        pause(4.0)
+        for node in ("a", "b"):
+            Joins(lab.table).beat(RUN, node)
+        newest = Memberships(lab.table).newest(RUN)
+        assert newest is not None
+        if newest.bad:
+            break
+        Pointers(lab.table).rise(pointer(RUN, 1, step), own_generation=1)
+    assert 60.0 <= clock() - began < 200.0
+    assert len(ranks(standby | lab.enter("a", "b"))) == 3
+
+
 def test_a_successor_ends_its_predecessors_generation_and_the_predecessor_is_refused(table: LocalTable) -> None:
     one = Size(smallest=1, largest=1)
     old = launcher(table, "i-old", size=one, slot=0, incarnation=1)
