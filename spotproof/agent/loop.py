@@ -76,7 +76,7 @@ class Loop:
     requests: Requests
     stack: ExitStack
     should_stop: Callable[[], bool]
-    _registered: int = -1
+    _registered: tuple[int, int] | None = None  # the uploader's process and our socket to it
     _alone_since: float | None = None
     _degraded: str = ""
     _had_peer: bool = False
@@ -133,6 +133,7 @@ class Loop:
             self.trainers.gone(peer)
         finally:
             received.close()
+            self._watch_uploads()  # a save that met a dead uploader has started another one
 
     def _hello(self, peer: Peer, hello: Hello) -> None:
         if hello.version != VERSION:
@@ -254,14 +255,15 @@ class Loop:
         self._watch_uploads()
 
     def _watch_uploads(self) -> None:
-        """Keep the selector on the uploader's socket: a restart brings another one."""
+        """Keep the selector on the uploader's socket. A restart brings another one, often under the same number: what
+        was registered under it is gone with the old socket."""
         uploads = self.situation.uploads
-        if uploads is None or uploads.fileno() == self._registered:
+        if uploads is None or (uploads.pid, uploads.fileno()) == self._registered:
             return
-        if self._registered >= 0:
-            self.selector.unregister(self._registered)
-        self._registered = uploads.fileno()
-        self.selector.register(self._registered, selectors.EVENT_READ, uploads)
+        if self._registered is not None:
+            self.selector.unregister(self._registered[1])
+        self._registered = (uploads.pid, uploads.fileno())
+        self.selector.register(uploads.fileno(), selectors.EVENT_READ, uploads)
 
     def _supersede(self, why: str) -> None:
         now = self.situation

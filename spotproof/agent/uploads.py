@@ -41,6 +41,11 @@ class Uploads:
         return self._uploads.fileno()
 
     @property
+    def pid(self) -> int:
+        """The uploader's process; another one after a restart."""
+        return self._uploads.pid
+
+    @property
     def pending(self) -> tuple[Upload, ...]:
         """Uploads that were asked and are not reported, in order."""
         return self._uploads.pending
