@@ -61,7 +61,9 @@ def pitfalls() -> str:
     absent = [n for n in PITFALLS if not any(re.search(rf"pitfall_{n}_", name) for name in passed)]
     if absent:
         raise Failed(f"no passing test for pitfall {', '.join(map(str, absent))}")
-    return f"{len(PITFALLS)} pitfalls, {len(passed)} tests; five kills in a row, 30 in-process recoveries among them"
+    told = [one.attrib for one in ET.parse(LOGS / "m2-pitfalls.xml").getroot().iter("property")]
+    numbers = ", ".join(f"{one['name']} {one['value']}" for one in told)
+    return f"{len(PITFALLS)} pitfalls, {len(passed)} tests; five kills in a row, 30 recoveries: {numbers}"
 
 
 def bit_equality() -> str:

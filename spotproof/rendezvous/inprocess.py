@@ -23,6 +23,7 @@ import faulthandler
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -40,6 +41,8 @@ __all__ = ["WATCHDOG_EXIT", "InProcess", "state_of"]
 WATCHDOG_S: Final = 20.0
 STUCK_S: Final = 60.0
 WATCHDOG_EXIT: Final = 70  # the launcher starts the process again: recovery by restart
+_LOOK_S: Final = 0.0002
+_OVER: Final = "this generation is over: come out, and form the next one"
 _NOTHING: Final = -1  # the step of a newcomer
 
 
@@ -111,8 +114,16 @@ class InProcess:
         return newest
 
     def commit(self) -> None:
-        """Between backward and optimizer.step(): nobody steps unless everybody has come so far."""
-        dist.all_reduce(torch.zeros(1))
+        """Between backward and optimizer.step(): nobody steps unless everybody has come so far.
+
+        Raises RuntimeError if a member is lost or the generation is over, whatever gloo makes of that.
+        """
+        work = dist.all_reduce(torch.zeros(1), async_op=True)
+        while not work.is_completed():
+            if self.is_over:
+                raise RuntimeError(_OVER)
+            time.sleep(_LOOK_S)
+        work.wait()
 
     def come_out(self) -> None:
         """Leave the generation whose member is lost. Drop DDP first, and what else uses the group.

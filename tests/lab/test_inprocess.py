@@ -18,8 +18,8 @@ RECOVERIES = 30
 RECOVERY_S = 30.0
 
 
-def test_pitfall_8_thirty_recoveries_in_the_process_without_a_hang_and_bit_equal(
-    make_lab: Callable[..., Lab], record_property: Callable[[str, object], None]
+def test_pitfall_8_thirty_recoveries_in_the_process_end_no_run_and_are_bit_equal(
+    make_lab: Callable[..., Lab], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     lab = begun(make_lab("killed", backend="in-process", steps=1_000_000, pace_s=0.01))
     chance = random.Random(8)
@@ -31,8 +31,8 @@ def test_pitfall_8_thirty_recoveries_in_the_process_without_a_hang_and_bit_equal
         lab.until_steps(3, limit_s=RECOVERY_S)
     restarts = sum(path.read_text().count(RESTARTED) for path in lab.folder.glob("*.log"))
     print(f"median {statistics.median(took_s):.2f} s, worst {max(took_s):.2f} s, {restarts} by the watchdog")
-    record_property("median_s", statistics.median(took_s))
-    record_property("restarts", restarts)
+    record_testsuite_property("in-process median_s", round(statistics.median(took_s), 2))
+    record_testsuite_property("in-process ended by the watchdog", restarts)
     reached = lab.newest_step() - 1
     made: dict[tuple[int, int], str] = {}
     for one in lab.events("step"):
