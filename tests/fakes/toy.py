@@ -121,7 +121,7 @@ def _happen(plan: Plan, run: Any, step: int) -> None:
         hold(run)
 
 
-def hold(run: Any, *, within_s: float = 20.0) -> None:
+def hold(run: Any, *, within_s: float = 90.0) -> None:
     """Wait until the agent has passed a notice on."""
     until = time.monotonic() + within_s
     while not run.poll():
@@ -130,7 +130,7 @@ def hold(run: Any, *, within_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def drop_order(runtime_dir: Path, name: str, *, in_s: float = 20.0, leaves: bool = True) -> None:
+def drop_order(runtime_dir: Path, name: str, *, in_s: float = 90.0, leaves: bool = True) -> None:
     """A flush order as the SSM document drops it."""
     leavers = frozenset({0}) if leaves else frozenset()
     kind = NoticeKind.INTERRUPTION if leaves else NoticeKind.REBALANCE

@@ -18,7 +18,7 @@ from spotproof.contract import s3keys
 from tests.fakes.toy import Plan, as_argument, drop_order, read_log
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 class Laptop:

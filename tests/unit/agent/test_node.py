@@ -29,7 +29,7 @@ from tests.fakes.imds import ACTION, FakeImds, serving
 from tests.fakes.toy import Plan, as_argument, read_log, train
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-LIMIT_S = 90.0
+LIMIT_S = 180.0
 ONE, TWO = "i-00000000000000001", "i-00000000000000002"
 
 
