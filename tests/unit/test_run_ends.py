@@ -150,7 +150,7 @@ def test_a_flush_that_cannot_be_committed_ends_with_76(laptop: Laptop) -> None:
         laptop.wait_for(lambda: laptop.committed() == [5, 10])
         folder.rename(folder.with_name(f"{part}.gone"))
         folder.touch()
-    drop_order(laptop.root / "run", "o-1", in_s=4)
+    drop_order(laptop.root / "run", "o-1", in_s=12)
     code, told = laptop.end(process)
     assert code == 76, told
     assert "preempted without a flush" in told

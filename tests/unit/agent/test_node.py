@@ -160,7 +160,7 @@ def test_a_notice_is_flushed_and_the_successor_goes_on_where_it_stopped(region: 
     one = region.launch(ONE)
     wait_for(lambda: steps(log) >= 12, "training")
     region.promote(one)
-    deadline = time.time() + 40
+    deadline = time.time() + 90
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(deadline))
     one.imds.answers[ACTION] = 200, f'{{"action":"terminate","time":"{at}"}}'
     two = region.launch(TWO, lost=ONE, deadline_at=unix_seconds(at))
