@@ -8,6 +8,8 @@ as an EventBridge rule brings it; the peers have no such ear. The replacement is
 loss from a process that has torch), `cold` (a Python of its own, started at that moment), or `standby` (parked before).
 Survivors' workers are forked too, so no cell but `cold` holds the import of torch.
 
+`in-process` is ours without torchrun: survivors keep their processes and their memory.
+
 `never`: no step within the limit, or every launcher has ended. Peers: `dynamic` is torch's DynamicRendezvousHandler on
 the same table (store sharing off, without which it takes in no newcomer), `c10d` is plain torchrun, hosted by node 0.
 """
@@ -28,8 +30,16 @@ from tests.lab.nodes import Lab, Plan, Zygote, may_make_namespaces
 
 LIMIT_S = 80.0
 START_S = 90.0
+IN_PROCESS, IN_PROCESS_LIMIT_S = "in-process", 1.5
 SPOTPROOF, DYNAMIC, C10D, C10D_DEFAULTS = "spotproof", "dynamic", "c10d", "c10d defaults"
-BACKENDS = {SPOTPROOF: "spotproof", DYNAMIC: "dynamic-on-table", C10D: "c10d", C10D_DEFAULTS: "c10d"}
+BACKENDS = {
+    SPOTPROOF: "spotproof",
+    IN_PROCESS: "in-process",
+    DYNAMIC: "dynamic-on-table",
+    C10D: "c10d",
+    C10D_DEFAULTS: "c10d",
+}
+OURS = (SPOTPROOF, IN_PROCESS)
 SHARING_OFF = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
@@ -58,6 +68,7 @@ CASES = (
 # What a peer is asked: the rows that its design can answer at all, and those where it is known not to.
 ASKED = {
     SPOTPROOF: CASES,
+    IN_PROCESS: (CASES[0], CASES[1], CASES[3], CASES[5]),
     DYNAMIC: (CASES[0], CASES[1], CASES[2], CASES[4]),
     C10D: (CASES[0], CASES[1]),
     C10D_DEFAULTS: (CASES[1],),
@@ -102,7 +113,7 @@ def lose(lab: Lab, who: str, case: Case) -> float:
     if case.loss == "kill":
         return lab.kill(victim)
     at = lab.blackhole(victim)
-    if who == SPOTPROOF:
+    if who in OURS:
         lab.mark_bad()
     return at
 
@@ -113,11 +124,14 @@ def verdicts(found: dict[tuple[str, str], list[float | None]]) -> list[str]:
     broken = [
         f"{who}: {case} is never"
         for (who, case), times in found.items()
-        if who == SPOTPROOF and any(one is None for one in times)
+        if who in OURS and any(one is None for one in times)
     ]
     cold = medians.get((SPOTPROOF, CASES[2].text()))
     peer = medians.get((DYNAMIC, CASES[2].text()))
     standby = medians.get((SPOTPROOF, CASES[3].text()))
+    inside = [medians[key] for key in medians if key[0] == IN_PROCESS]
+    if inside and statistics.median(inside) > IN_PROCESS_LIMIT_S:
+        broken.append(f"in-process takes {statistics.median(inside):.1f} s")
     if cold and peer and cold > peer:
         broken.append(f"a cold replacement takes {cold:.1f} s, the best peer {peer:.1f} s")
     if cold and standby and standby > cold / 3:
@@ -129,7 +143,7 @@ def show(who: str, case: Case, times: list[float | None], ours: float | None) ->
     """One line: the times, and the ratio to ours where both have one."""
     known = [one for one in times if one is not None]
     text = " ".join("never" if one is None else f"{one:.1f} s" for one in times)
-    ratio = f"  {statistics.median(known) / ours:.1f}x ours" if ours and known and who != SPOTPROOF else ""
+    ratio = f"  {statistics.median(known) / ours:.1f}x ours" if ours and known and who not in OURS else ""
     return f"{who:14} {case.text():48} {text}{ratio}"
 
 

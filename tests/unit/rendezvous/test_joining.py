@@ -135,7 +135,7 @@ def test_survivors_stay_parked_until_the_replacement_is_here(lab: Lab) -> None:
     assert len(entered) == 3
 
 
-def test_one_that_parked_and_died_is_not_waited_for_longer_than_its_silence(lab: Lab) -> None:
+def test_MN_06_one_that_parked_and_died_is_not_waited_for_longer_than_its_silence(lab: Lab) -> None:
     """MN-06: killed without goodbye while joining; the group forms with the right size."""
     Joins(lab.table).put(Join(run=RUN, node="dead", ready_for=1, endpoint="dead:1"))
     began = clock()
@@ -154,7 +154,7 @@ def test_a_dead_sealer_is_replaced(lab: Lab) -> None:
     assert len(ranks(lab.enter("a", "b", "c"))) == 3
 
 
-def test_a_standby_waits_and_takes_the_place_of_a_silent_member(lab: Lab) -> None:
+def test_MN_06_a_standby_waits_and_takes_the_place_of_a_silent_member(lab: Lab) -> None:
     """MN-06: the old membership expires by silence, nobody else has to notice."""
     ranks(lab.enter("a", "b", "c"))
     watched = {}
