@@ -43,7 +43,7 @@ def stack_of(*, name: str | None, file: Path | None) -> Stack:
     Raises BadSettings: none or two are named, or outputs are missing. Missing: there is no such stack.
     """
     if (name is None) == (file is None):
-        raise BadSettings("which stack?", next_step="give either --stack NAME or --outputs FILE")
+        raise BadSettings("it is not said which stack is meant", next_step="give either --stack NAME or --outputs FILE")
     outputs = _described(name) if name is not None else _from_file(Path(str(file)))
     missing = [one for one in _NEEDED if not outputs.get(one)]
     if missing:

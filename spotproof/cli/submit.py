@@ -39,8 +39,9 @@ from spotproof.store.table import Table
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(*, file: Path, stack_name: str | None, outputs: Path | None, dry_run: bool, as_json: bool) -> None:
     """Write the run that FILE describes. Running it again changes nothing; another run needs another id."""
+    spec = read_spec(file)  # what is wrong in the file is said without asking AWS
     stack = stack_of(name=stack_name, file=outputs)
-    spec = placed(read_spec(file), stack)
+    spec = placed(spec, stack)
     if not dry_run:
         write(spec, stack.open_table(), now=int(time.time()))
     document: dict[str, Any] = {"run": spec.run, "written": not dry_run, "spec": runspec.to_document(spec)}

@@ -7,9 +7,12 @@ times by themselves, because their callers act once and leave the rest to the sw
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any, Final
+
+from spotproof.errors import BadSettings
 
 __all__ = ["ClientSettings", "Clients"]
 
@@ -53,7 +56,10 @@ class Clients:
         self._lock = threading.Lock()
 
     def get(self, service: str) -> Any:
-        """Return the low-level client of a service named in this file; KeyError for another: choose its time-outs."""
+        """Return the low-level client of a service named in this file; KeyError for another: choose its time-outs.
+
+        Raises BadSettings where no region is set, or a profile that does not exist.
+        """
         settings = _SETTINGS[service]
         with self._lock:  # making a client is not thread-safe in boto3, using one is
             if service not in self._made:
@@ -98,6 +104,7 @@ class Clients:
     def _make(self, service: str, settings: ClientSettings) -> Any:
         import boto3
         from botocore.config import Config
+        from botocore.exceptions import NoRegionError, ProfileNotFound
 
         config = Config(
             connect_timeout=settings.connect_s,
@@ -106,6 +113,12 @@ class Clients:
             max_pool_connections=settings.connections,
             tcp_keepalive=True,
         )
-        # A session of its own: the default one is shared by everybody who imports boto3, and not thread-safe.
-        session: Any = boto3.session.Session(region_name=self._region)
-        return session.client(service, config=config)
+        try:
+            # A session of its own: the default one is shared by everybody who imports boto3, and not thread-safe.
+            # AWS_REGION is what Lambda and the other SDKs set; boto3 alone reads only AWS_DEFAULT_REGION.
+            session: Any = boto3.session.Session(region_name=self._region or os.environ.get("AWS_REGION"))
+            return session.client(service, config=config)
+        except NoRegionError as error:
+            raise BadSettings("no AWS region is set", next_step="set AWS_REGION, or a region in the profile") from error
+        except ProfileNotFound as error:
+            raise BadSettings(str(error), next_step="set AWS_PROFILE to one of your profiles, or unset it") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spotproof.errors import BadSettings
 from spotproof.store.clients import Clients
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,6 +48,21 @@ def test_endpoints_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     clients = Clients(region="us-east-1")
     assert clients.dynamodb.meta.endpoint_url == "http://127.0.0.1:1111"
     assert clients.s3.meta.endpoint_url == "http://127.0.0.1:2222"
+
+
+def test_the_region_may_be_named_as_lambda_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert Clients().sqs.meta.region_name == "eu-west-1"
+
+
+def test_no_region_and_no_such_profile_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(BadSettings, match="AWS_REGION"):
+        Clients().get("sqs")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(BadSettings, match=r"nobody.*AWS_PROFILE"):
+        Clients(region="us-east-1").get("sqs")
 
 
 def test_a_service_without_chosen_time_outs_is_refused() -> None:
