@@ -65,13 +65,16 @@ def _lose_chunks(stage: Stage) -> None:
 
 
 def _strip_claim_condition(stage: Stage) -> None:
-    """Half of the claims also come late: with the condition in place that changes nothing."""
+    """The claims of the loss also come late, the second one later: with the condition in place that changes nothing,
+    without it the second handler opens again what the first has filled. The claim at submit is spared."""
 
     def claims(call: Call) -> bool:
         return _moves_slot(call, "claimed_at")
 
-    stage.region.faults.rewrite("dynamodb", "UpdateItem", without_condition, when=lambda c: _moves_slot(c, ""))
-    stage.region.faults.delay("dynamodb", "UpdateItem", 4.0, skip=2, times=FOREVER, when=claims)
+    faults = stage.region.faults
+    faults.rewrite("dynamodb", "UpdateItem", without_condition, when=lambda call: _moves_slot(call, ""))
+    faults.delay("dynamodb", "UpdateItem", 2.0, skip=1, when=claims)
+    faults.delay("dynamodb", "UpdateItem", 6.0, skip=1, times=FOREVER, when=claims)
 
 
 def _moves_slot(call: Call, attribute: str) -> bool:
@@ -197,7 +200,7 @@ ALL: Final[tuple[Sabotage, ...]] = (
         says="writes to a slot lose their condition, and claims come late",
         spoil=_strip_claim_condition,
         breaks=(verdicts.ONE_REPLACEMENT,),
-        plan=dataclasses.replace(_PLAN, acts=(Act.STORM,)),
+        plan=dataclasses.replace(_PLAN, acts=(Act.STORM,), patience_s=28.0),
     ),
     Sabotage(
         name="join-barrier-removed",
