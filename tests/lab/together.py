@@ -17,6 +17,7 @@ from spotproof.rendezvous.decide import Seat, Size
 from spotproof.rendezvous.inprocess import WATCHDOG_EXIT, InProcess, state_of
 from spotproof.rendezvous.joining import Joining
 from spotproof.store.local import LocalTable
+from tests.lab.launcher import die_with_parent
 from tests.lab.nodes import RESTARTED
 from tests.lab.toy import GLOBAL_BATCH, Events, digest, per_sample
 
@@ -26,6 +27,7 @@ def launch_in_process(spec: dict[str, Any]) -> None:
     while True:
         child = os.fork()
         if child == 0:
+            die_with_parent()
             train_in_process(spec)
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -24,7 +24,7 @@ def main() -> None:
     import spotproof.rendezvous.handler  # noqa: F401
     import tests.lab.together
     import tests.lab.toy  # noqa: F401
-    from tests.lab.launcher import launch
+    from tests.lab.launcher import die_with_parent, launch
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the lab looks at /proc; nobody waits for these
     assert threading.active_count() == 1, "a fork with threads is not a clean start"
@@ -36,6 +36,7 @@ def main() -> None:
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
+        die_with_parent()
         status = 1
         try:
             launch(json.loads(line))
