@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rehearsal.processes import terminated_like_ctrl_c
+
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".cache" / "show"
 
@@ -299,11 +301,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the verdicts there too")
     asked = parser.parse_args()
     verdicts = {}
-    for promise in PROMISES:
-        if promise.number in asked.only:
-            word, seen = verdict(promise)
-            verdicts[promise.number] = {"promise": promise.says, "verdict": word, "seen": seen}
-            print(f"{promise.number}  {word:8} {promise.says}: {seen}", flush=True)
+    with terminated_like_ctrl_c():  # so that the command that runs then ends too
+        for promise in PROMISES:
+            if promise.number in asked.only:
+                word, seen = verdict(promise)
+                verdicts[promise.number] = {"promise": promise.says, "verdict": word, "seen": seen}
+                print(f"{promise.number}  {word:8} {promise.says}: {seen}", flush=True)
     if asked.json:
         asked.json.write_text(json.dumps(verdicts, indent=2) + "\n")
     return int(any(one["verdict"] != "passed" for one in verdicts.values()))
