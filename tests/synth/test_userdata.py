@@ -20,7 +20,7 @@ ELSEWHERE = "registry.example.com/train@sha256:" + "0" * 64
 # Answers from files beside the programs: `<program>.<n>` is the exit status of the n-th call, the default is 0.
 PROGRAM = """#!/bin/bash
 here="$(dirname "$0")"; name="$(basename "$0")"
-printf '%s' "$name" >> "$here/calls"; printf ' %q' "$@" >> "$here/calls"; echo >> "$here/calls"
+printf '%s' "$name" >> "$here/calls-$name"; printf ' %q' "$@" >> "$here/calls-$name"; echo >> "$here/calls-$name"
 count=$(($(cat "$here/$name.count" 2>/dev/null || echo 0) + 1)); echo "$count" > "$here/$name.count"
 if [[ -e "$here/$name.$count" ]]; then exit "$(cat "$here/$name.$count")"; fi
 case "$name" in
@@ -81,7 +81,7 @@ class Host:
         )
 
     def calls(self, program: str) -> list[list[str]]:
-        log = self.programs / "calls"
+        log = self.programs / f"calls-{program}"  # one each: a pipe runs two at once
         lines = log.read_text().splitlines() if log.exists() else []
         return [words[1:] for line in lines if (words := shlex.split(line))[0] == program]
 
@@ -245,7 +245,7 @@ def test_only_the_trainer_gets_the_gpus_and_only_where_there_are_some(host: Host
     host.boot()
     assert not [call for call in containers(host).values() if "--gpus=all" in call]
     (host.programs / "gpu").touch()
-    (host.programs / "calls").unlink()
+    (host.programs / "calls-docker").unlink()
     host.boot()
     agent, trainer = containers(host).values()
     assert "--gpus=all" in trainer
