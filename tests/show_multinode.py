@@ -8,7 +8,6 @@ Exit status is 0 only when every line that was asked for says `passed`. The outp
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import statistics
@@ -16,25 +15,13 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from pathlib import Path
 
-from tests.show_skeleton import LOGS, ROOT, Failed, NotRun, Promise, command, must_pass, verdict
+from tests.showing import LOGS, ROOT, Failed, NotRun, Promise, case_tests, command, must_pass, passed_tests, show
 
 PITFALLS = range(1, 13)
 CASES = ("MN-01", "MN-02", "MN-03", "MN-04", "MN-05", "MN-06", "CW-06", "CW-13")
 BIT_EQUAL = ("ddp_hard_kill", "ddp_graceful_leave", "ddp_kill_during_recovery", "fsdp2_hard_kill")
 IN_PROCESS_LIMIT_S = 1.5
-
-
-def passed_tests(name: str, words: str, *, where: Sequence[str] = ("tests",)) -> list[str]:
-    """Names of the tests that ran and passed; Failed if one failed."""
-    report = LOGS / f"{name}.xml"
-    must_pass(name, [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-k", words, *where])
-    return [
-        case.attrib["name"]
-        for case in ET.parse(report).getroot().iter("testcase")
-        if not [child for child in case if child.tag in ("failure", "error", "skipped")]
-    ]
 
 
 def recovery_table() -> str:
@@ -92,11 +79,7 @@ def simulation() -> str:
 
 
 def cases() -> str:
-    passed = passed_tests("m6-cases", " or ".join(case.replace("-", "_") for case in CASES))
-    absent = [case for case in CASES if not any(case.replace("-", "_") in name for name in passed)]
-    if absent:
-        raise Failed(f"no passing test is named for {', '.join(absent)}")
-    return f"{len(CASES)} cases, {len(passed)} tests"
+    return f"{len(CASES)} cases, {len(case_tests('m6-cases', CASES))} tests"
 
 
 def pages() -> str:
@@ -121,23 +104,5 @@ PROMISES = (
 )
 
 
-def main() -> int:
-    numbers = [promise.number for promise in PROMISES]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", type=int, nargs="+", choices=numbers, default=numbers, metavar="N")
-    parser.add_argument("--json", type=Path, help="write the verdicts there too")
-    asked = parser.parse_args()
-    LOGS.mkdir(parents=True, exist_ok=True)
-    verdicts = {}
-    for promise in PROMISES:
-        if promise.number in asked.only:
-            word, seen = verdict(promise)
-            verdicts[promise.number] = {"promise": promise.says, "verdict": word, "seen": seen}
-            print(f"{promise.number}  {word:8} {promise.says}: {seen}", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(verdicts, indent=2) + "\n")
-    return int(any(one["verdict"] != "passed" for one in verdicts.values()))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(show(PROMISES, __doc__))

@@ -9,9 +9,7 @@ cannot run on this machine is not a promise kept. The output of each command lie
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -19,16 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rehearsal.processes import terminated_like_ctrl_c
-
-ROOT = Path(__file__).resolve().parents[1]
-LOGS = ROOT / ".cache" / "show"
+from tests.showing import LOGS, ROOT, Failed, NotRun, Promise, case_tests, minutes, must_pass, show
 
 REHEARSAL_LIMIT_S = 600
 REHEARSAL_LIMIT_MIB = 4_000_000_000 // 2**20
@@ -50,60 +44,6 @@ CASES = (
     *("CAP-01", "CAP-02", "CAP-07", "ST-04", "CW-02", "CW-03"),
     *("CR-01", "CR-02", "CR-09", "CR-10", "DP-01", "DP-03", "DP-06"),
 )
-
-
-class Failed(Exception):
-    """The promise was checked and does not hold; the message says what was seen."""
-
-
-class NotRun(Exception):
-    """The promise could not be checked here; the message says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """One finished command."""
-
-    status: int
-    output: str
-    seconds: float
-
-
-def command(
-    name: str, argv: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, limit_s: float = 3600
-) -> Done:
-    """Run a command to its end, its output in .cache/show/NAME.log. It is killed, with its children, at the limit."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    log = LOGS / f"{name}.log"
-    begun = time.monotonic()
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            argv, cwd=cwd, env=env, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            status = process.wait(timeout=limit_s)
-        except BaseException:
-            os.killpg(process.pid, 15)  # its own handlers end what it started
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-            raise
-    return Done(status=status, output=log.read_text(errors="replace"), seconds=time.monotonic() - begun)
-
-
-def must_pass(
-    name: str, argv: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, limit_s: float = 3600
-) -> Done:
-    """`command`, or Failed with the last lines that it printed."""
-    try:
-        done = command(name, argv, cwd=cwd, env=env, limit_s=limit_s)
-    except subprocess.TimeoutExpired as late:
-        raise Failed(f"no end after {late.timeout:.0f} s, see .cache/show/{name}.log") from late
-    if done.status:
-        tail = " / ".join(done.output.strip().splitlines()[-2:])[-300:]
-        raise Failed(f"status {done.status}, see .cache/show/{name}.log: {tail}")
-    return done
 
 
 @dataclass(slots=True)
@@ -145,10 +85,6 @@ def peak_memory() -> Iterator[Peak]:
     finally:
         over.set()
         thread.join()
-
-
-def minutes(seconds: float) -> str:
-    return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
 
 
 def rehearsal() -> str:
@@ -211,23 +147,7 @@ def synthesis() -> str:
 
 
 def cases() -> str:
-    report = LOGS / "5-cases.xml"
-    spelled = [spelling for case in CASES for spelling in (case.replace("-", "_"), case.replace("-", ""))]
-    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-k", " or ".join(spelled), "tests"]
-    done = must_pass("5-cases", argv)
-    passed = [
-        case.attrib["name"].lower()
-        for case in ET.parse(report).getroot().iter("testcase")
-        if not [child for child in case if child.tag in ("failure", "error", "skipped")]
-    ]
-    absent = [
-        case
-        for case in CASES
-        if not any(re.search(rf"(?:^|_|\[){case[:-3].lower()}[-_]?{case[-2:]}(?!\d)", name) for name in passed)
-    ]
-    if absent:
-        raise Failed(f"no passing test is named for {', '.join(absent)}")
-    return f"{len(CASES)} cases, {len(passed)} tests, {done.seconds:.0f} s"
+    return f"{len(CASES)} cases, {len(case_tests('5-cases', CASES))} tests"
 
 
 def kills() -> str:
@@ -263,15 +183,6 @@ def readme() -> str:
     return f"{len(targets)} make targets, {len(commands)} commands and {len(paths)} links of it exist"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """One line of the list."""
-
-    number: int
-    says: str
-    check: Callable[[], str]
-
-
 PROMISES = (
     Promise(number=1, says="make rehearse: a whole recovery on one machine", check=rehearsal),
     Promise(number=2, says="every sabotage makes the rehearsal fail", check=sabotages),
@@ -284,33 +195,5 @@ PROMISES = (
 )
 
 
-def verdict(promise: Promise) -> tuple[str, str]:
-    """Return (passed | failed | not run, what was measured or seen)."""
-    try:
-        return "passed", promise.check()
-    except Failed as seen:
-        return "failed", str(seen)
-    except NotRun as why:
-        return "not run", str(why)
-
-
-def main() -> int:
-    numbers = [promise.number for promise in PROMISES]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", type=int, nargs="+", choices=numbers, default=numbers, metavar="N")
-    parser.add_argument("--json", type=Path, help="write the verdicts there too")
-    asked = parser.parse_args()
-    verdicts = {}
-    with terminated_like_ctrl_c():  # so that the command that runs then ends too
-        for promise in PROMISES:
-            if promise.number in asked.only:
-                word, seen = verdict(promise)
-                verdicts[promise.number] = {"promise": promise.says, "verdict": word, "seen": seen}
-                print(f"{promise.number}  {word:8} {promise.says}: {seen}", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(verdicts, indent=2) + "\n")
-    return int(any(one["verdict"] != "passed" for one in verdicts.values()))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(show(PROMISES, __doc__))
