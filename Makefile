@@ -27,7 +27,7 @@ VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
 NODE := node_modules/.made-$(call digest,package-lock.json)
 WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
 
-.PHONY: help setup lint format test synth deploy rehearse iam-proof bench bench-multinode kill simulate show-skeleton show-multinode lock clean
+.PHONY: help setup lint format test synth deploy rehearse iam-proof bench bench-multinode kill simulate show-skeleton show-control show-multinode lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -99,6 +99,9 @@ simulate: setup ## the control plane in N seeded histories of bad weather: make 
 
 show-skeleton: setup ## run what the skeleton promises, one line per promise
 	$(QUIET) $(BIN)/python -m tests.show_skeleton $(ARGS)
+
+show-control: setup ## run what the control plane promises, one line per promise
+	$(QUIET) $(BIN)/python -m tests.show_control $(ARGS)
 
 show-multinode: setup ## run what many nodes promise, one line per promise
 	$(QUIET) $(BIN)/python -m tests.show_multinode $(ARGS)
