@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from spotproof.contract.plain import typed
+from spotproof.contract.plain import Reader, reader_of
 from spotproof.contract.states import (
     Cause,
     FlushOutcome,
@@ -278,11 +278,11 @@ T = TypeVar("T")
 def to_item(value: Any) -> dict[str, Any]:  # Any: every dataclass above, and every plain attribute value
     """`value` as attributes: enums as text, tuples as lists, frozensets as sets; None and empty sets are left out."""
     item: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        content = getattr(value, field.name)
+    for name in _names(typing.cast("Any", type(value))):
+        content = getattr(value, name)
         if content is None or content == frozenset():
             continue
-        item[field.name] = _plain(content)
+        item[name] = _plain(content)
     return item
 
 
@@ -296,21 +296,27 @@ def _plain(content: Any) -> Any:
     return content
 
 
-@functools.cache  # evaluating the annotations costs more than reading the item
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+@functools.cache  # evaluating the annotations costs more than reading a hundred items
+def _readers(kind: type[Any]) -> tuple[tuple[str, Reader], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, reader_of(hints[field.name])) for field in dataclasses.fields(kind))
+
+
+@functools.cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def from_item(kind: type[T], item: Mapping[str, Any]) -> T:
     """`item` as a `kind`. Raises ContractError, naming the attribute that is missing or has a wrong type."""
-    hints = _hints(typing.cast("Any", kind))  # to mypy a class is not hashable
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in item:
+    for name, reader in _readers(typing.cast("Any", kind)):  # to mypy a class is not hashable
+        if name in item:
+            content = item[name]
             try:
-                values[field.name] = typed(item[field.name], hints[field.name])
+                values[name] = content if type(content) in reader.passes else reader.read(content)
             except ValueError as error:
-                raise ContractError(f"{kind.__name__}.{field.name}: {error}") from error
+                raise ContractError(f"{kind.__name__}.{name}: {error}") from error
     try:
         return kind(**values)
     except TypeError as error:

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """`typed` for one hint, looked through once: contents of exactly these types stand as they are, others are read."""
+
+    passes: frozenset[type[Any]]
+    read: Callable[[Any], Any]
+
+
+def reader_of(hint: Any) -> Reader:
+    """What makes contents a `hint`, with the promises of `typed`."""
+    choices = typing.get_args(hint) if _is_union(hint) else (hint,)
+    kind = next(choice for choice in choices if choice is not types.NoneType)
+    is_plain = kind in (str, int, float, bool)
+    passes = frozenset({types.NoneType} & set(choices) | ({kind} if is_plain else set()))
+    read = (
+        _member(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else functools.partial(typed, hint=hint)
+    )
+    return Reader(passes=passes, read=read)
+
+
+def _member(kind: type[StrEnum]) -> Callable[[Any], StrEnum]:
+    members: dict[Any, StrEnum] = {member.value: member for member in kind}
+
+    def read(content: Any) -> StrEnum:
+        try:
+            return members[content]
+        except (KeyError, TypeError):
+            return kind(content)  # raises ValueError, in its words
+
+    return read
 
 
 def typed(content: Any, hint: Any) -> Any:  # Any: the edge where plain values become types

@@ -76,6 +76,8 @@ def _compares(condition: Eq | Ne | Lt | Le | Gt | Ge, attributes: Item) -> bool:
 
 
 def _same(one: Value, other: Value) -> bool:
+    if type(one) is type(other) and isinstance(one, str | bool | int):
+        return one == other  # nearly every condition: numbers and ids
     # By typed form: True is not 1, "1" is not 1, 1.0 is 1.
     return to_wire(one, path="stored") == to_wire(other, path="wanted")
 
