@@ -22,6 +22,7 @@ from spotproof.store.local import IN_MEMORY, LocalTable
 from spotproof.store.objects import Objects
 from spotproof.store.s3 import S3Objects
 from spotproof.store.table import Table
+from tests.fakes.dict_table import DictTable
 from tests.fakes.seaweedfs import NotHere, seaweedfs
 
 TABLE_NAME = "spotproof-conformance"
@@ -29,9 +30,9 @@ BUCKET = "spotproof-conformance"
 ANSWER_WITHIN_S = 120.0
 _numbers = itertools.count(1)
 
-MEMORY, FILE, MOTO, DYNAMODB_LOCAL = "memory", "file", "moto", "dynamodb-local"
+MEMORY, DICT, FILE, MOTO, DYNAMODB_LOCAL = "memory", "dict", "file", "moto", "dynamodb-local"
 FOLDER, SEAWEEDFS = "folder", "seaweedfs"
-LOCAL_TABLES = [MEMORY, FILE]
+LOCAL_TABLES = [MEMORY, DICT, FILE]
 EMULATED_TABLES = [
     pytest.param(MOTO, marks=pytest.mark.emulator),
     pytest.param(DYNAMODB_LOCAL, marks=pytest.mark.emulator),
@@ -121,6 +122,8 @@ def table(table_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
         match table_name:
             case "memory":
                 yield stack.enter_context(LocalTable(IN_MEMORY))
+            case "dict":
+                yield DictTable()
             case "file":
                 yield stack.enter_context(LocalTable(tmp_path / "table.sqlite"))
             case name:

@@ -34,6 +34,7 @@ from spotproof.store.table import (
     Write,
 )
 from tests.conformance.conftest import EMULATED_TABLES, MOTO
+from tests.fakes.dict_table import DictTable
 
 STEPS = 400
 NUMBERS, TEXTS, MEMBERS = ("n", "m"), ("s", "t"), ("w", "x")
@@ -148,6 +149,12 @@ def play(table: Table, seed: int, run: str) -> list[object]:
             answers.append(("refused", str(error)))
     answers += [table.query(f"RUN#{run}#{number}") for number in range(PARTITIONS)]
     return answers
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dict_answers_as_the_table_in_memory(seed: int, run: str) -> None:
+    with LocalTable(IN_MEMORY) as local:
+        assert play(DictTable(), seed, run) == play(local, seed, run)
 
 
 @pytest.mark.parametrize("emulator", EMULATED_TABLES)
