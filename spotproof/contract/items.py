@@ -27,6 +27,7 @@ from spotproof.contract.states import (
 from spotproof.errors import ContractError
 
 NO_INSTANCE = "none"  # a slot's place that waits for an instance: a value, so that conditions can compare it
+NEVER = 2**40  # a deadline that does not come: the holder is well, and nobody has told it to leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,14 @@ class Head:
     launches: int = 0
     spot_attempts: int = 0  # failed in a row
     next_launch_at: int = 0
+    submitted_at: int = 0
+    budgets_at: int = 0  # since when dollars and wall clock are counted: submit, or the last resume
+    counted_launch: int = 0  # the newest launch whose outcome is in the counters: each counts once
+    refused: str = ""  # code with which EC2 refused the last whole request; `refusals` times in a row
+    refusals: int = 0
+    node_faults: frozenset[str] = frozenset()  # `slot:incarnation` of nodes that failed before they joined
+    spent_usd: float = 0.0  # an estimate, up to `spent_at`
+    spent_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +77,11 @@ class Slot:
     cause: Cause | None = None
     deadline_at: int | None = None  # when the holder may be gone; a successor joins 10 s after it at the latest
     lost_pool: str | None = None  # type#az#market that was just reclaimed: asked last
+    waits_for_notice: bool | None = None  # the holder is well: the successor parks until it leaves or its deadline
+    lost_deadline_at: int | None = None  # of the last claimed successor: it may have joined before, and still flush
+    move_instance: str | None = None  # a holder that has to be moved, from `move_at` on, before `move_before`
+    move_at: int | None = None
+    move_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +100,8 @@ class Launch:
     pools: tuple[str, ...] = ()  # `type#az#market` of each of the instances that the answer named
     errors: tuple[str, ...] = ()  # `type#az#market:code`; `*:code`: the whole request was refused
     answered_at: int | None = None
+    minimum: int = 0  # of a gang: with fewer instances nobody can work, and none is kept
+    released: bool = False  # a gang's answer was too small: its instances are ended, never bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +150,12 @@ class Pool:
     verdict: str = ""
     losses: int = 0
     lost_at: int | None = None
+    hours: str = ""  # losses by hour of the week (UTC, from Monday 0 h): 168 digits, each stops at 9
+    counted: tuple[str, ...] = ()  # `run#launch` of the newest counts, so that none is counted twice
+    price_usd: float | None = None  # Spot price of an hour, as EC2 told it at `priced_at`
+    priced_at: int = 0
+    score: int | None = None  # Spot placement score of the zone, 1 (poor) to 10, as EC2 told it at `scored_at`
+    scored_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +233,8 @@ class Join:
     ready_for: int = 0
     endpoint: str = ""
     beats: int = 0  # rises with each beat: others watch the change, not the clock
-    left: bool = False  # gone on purpose
+    left: bool = False  # gone on purpose; a launcher that is started again may come back
+    gone: bool = False  # its node goes away: it never comes back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

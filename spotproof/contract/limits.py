@@ -40,7 +40,13 @@ POOL_NOT_OFFERED_S: Final = 86_400
 
 RECOVERIES_WITHOUT_COMMIT: Final = 25
 TRAINER_FAILURES: Final = 3
+NODE_FAULTS: Final = 3  # nodes that failed before they joined, without a commit between
 FALLBACK_AFTER: Final = 3  # failed Spot attempts before on-demand, where the run allows it
+FAILBACK_AFTER_S: Final = 1800  # on-demand for so long, and so long without a loss in Spot, before going back
+GANG_PATIENCE_S: Final = 600  # a gang waits so long for its own zone
+IDENTICAL_REFUSALS: Final = 5  # of a whole request, in a row, before the run is blocked
+MARKET_LOOK_S: Final = 3600  # how old a price or a placement score may be
+SPEND_LOOK_S: Final = 300  # how often the spend estimate is brought up to date
 
 SAVE_THROTTLE_S: Final = 60  # a periodic save that is throttled gives up after this
 MULTIPART_ABORT_DAYS: Final = 1

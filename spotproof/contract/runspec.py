@@ -28,6 +28,7 @@ from spotproof.errors import BadRunSpec, ContractError
 
 _INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _ZONE = re.compile(r"[a-z]{2}(-[a-z0-9]+)+-\d[a-z]|[a-z]{2}(-[a-z]+)+-\d[a-z](-[a-z0-9]+)*")
+_PRICE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+=\d{1,4}(\.\d{1,6})?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
@@ -42,12 +43,31 @@ class MarketPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """Where nodes may come from. `zones` empty: every zone of the stack."""
+    """Where nodes may come from. `zones` empty: every zone of the stack.
+
+    With spot-then-on-demand: on-demand for claims of the first `first_on_demand_s`, after `fallback_after` failed Spot
+    attempts, and when the run would not reach `deadline_step` within `deadline_s` at its pace; back to Spot, one slot
+    at a time, when a node has been on-demand for `failback_after_s` (0: never) and Spot is calm.
+
+    A gang's nodes start together in one zone, or not at all; over EFA (`efa`) in one instance type too. When its zone
+    cannot give what it lacks for `gang_patience_s`, the whole gang moves.
+    """
 
     types: tuple[str, ...]
     zones: tuple[str, ...] = ()
     market: MarketPolicy = MarketPolicy.SPOT
     fallback_after: int = limits.FALLBACK_AFTER
+    first_on_demand_s: float = 0.0
+    failback_after_s: float = limits.FAILBACK_AFTER_S
+    deadline_s: float = 0.0  # since submit; 0: none
+    deadline_step: int = 0
+    gang: bool = False
+    gang_patience_s: float = limits.GANG_PATIENCE_S
+    efa: bool = False
+    same_gpu: bool = False  # only one accelerator: keeps bit-equality over a replacement
+    accelerator_memory_gib: float = 0.0  # what a rank needs; 0: not checked
+    on_demand_usd: tuple[str, ...] = ()  # `type=usd` of an hour, for the budget in dollars
+    placement_scores: bool = False  # ask EC2 for its Spot placement scores: a hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +92,17 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """What pauses the run when it is spent."""
+    """What pauses the run when it is spent; resuming it grants them anew. `dollars`, `wall_clock_s` 0: no limit.
+
+    `trainer_failures` and `node_faults` end it as failed: the trainer's own without progress, counted by the agent of
+    each node; and nodes that failed before they joined, counted by the control plane until the next commit.
+    """
 
     recoveries: int = limits.RECOVERIES_WITHOUT_COMMIT
     trainer_failures: int = limits.TRAINER_FAILURES
+    node_faults: int = limits.NODE_FAULTS
+    dollars: float = 0.0
+    wall_clock_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +175,32 @@ def _check(spec: RunSpec) -> None:
         _need(sign and _ENV_NAME.fullmatch(name), "environment", name, "write NAME=value")
         _need(not name.startswith("SPOTPROOF_"), "environment", name, "SPOTPROOF_ names are ours")
     _check_numbers(spec)
+    _check_market(spec)
+
+
+def _check_market(spec: RunSpec) -> None:
+    pools, budgets = spec.pools, spec.budgets
+    _need(pools.first_on_demand_s >= 0, "pools.first_on_demand_s", pools.first_on_demand_s, "0 or more")
+    _need(pools.failback_after_s >= 0, "pools.failback_after_s", pools.failback_after_s, "0 (never) or more")
+    _need(pools.deadline_s >= 0, "pools.deadline_s", pools.deadline_s, "0 or more")
+    with_step = (pools.deadline_s > 0) == (pools.deadline_step > 0)
+    _need(with_step, "pools.deadline_step", pools.deadline_step, "give deadline_s and deadline_step together")
+    mixed = pools.market is MarketPolicy.SPOT_THEN_ON_DEMAND
+    for key in ("first_on_demand_s", "deadline_s"):
+        asked = getattr(pools, key)
+        _need(mixed or not asked, f"pools.{key}", asked, "it needs market: spot-then-on-demand")
+    _need(pools.gang_patience_s >= 1, "pools.gang_patience_s", pools.gang_patience_s, "at least 1")
+    _need(pools.gang or not pools.efa, "pools.efa", pools.efa, "nodes over EFA are a gang: set gang: true")
+    memory = pools.accelerator_memory_gib
+    _need(memory >= 0, "pools.accelerator_memory_gib", memory, "0 (not checked) or more")
+    for entry in pools.on_demand_usd:
+        _need(_PRICE.fullmatch(entry), "pools.on_demand_usd", entry, "write type=usd, like g5.xlarge=1.006")
+    _need(budgets.node_faults >= 1, "budgets.node_faults", budgets.node_faults, "at least 1")
+    _need(budgets.dollars >= 0, "budgets.dollars", budgets.dollars, "0 (no limit) or more")
+    _need(budgets.wall_clock_s >= 0, "budgets.wall_clock_s", budgets.wall_clock_s, "0 (no limit) or more")
+    priced = {entry.partition("=")[0] for entry in pools.on_demand_usd}
+    unpriced = sorted(set(pools.types) - priced) if budgets.dollars else []
+    _need(not unpriced, "budgets.dollars", budgets.dollars, f"add {', '.join(unpriced)} to pools.on_demand_usd")
 
 
 def _check_numbers(spec: RunSpec) -> None:
@@ -208,7 +261,7 @@ def _value(content: object, hint: Any, where: str) -> Any:
     if hint == (Placement | None):
         return None if content is None else _build(Placement, content, f"{where}.")
     wanted = (int, float) if hint is float else hint
-    if isinstance(content, bool) or not isinstance(content, wanted):
+    if isinstance(content, bool) is not (hint is bool) or not isinstance(content, wanted):
         raise BadRunSpec(f"{where}: {content!r} is not {hint.__name__}")
     if isinstance(content, float) and not math.isfinite(content):
         raise BadRunSpec(f"{where}: {content!r} is not a number")

@@ -49,6 +49,7 @@ class Cause(StrEnum):
     USER = "user"
     DRILL = "drill"
     BUDGET = "budget"
+    FAILBACK = "failback"  # a planned move from on-demand back to Spot
 
 
 class NoticeKind(StrEnum):
