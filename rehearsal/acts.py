@@ -10,7 +10,7 @@ from typing import Any, Final
 from rehearsal import losses
 from rehearsal.deploy import REPOSITORY
 from rehearsal.evidence import DepartureKind
-from rehearsal.plan import HOME, POOLS, RUN, Act
+from rehearsal.plan import HOME, POOLS, Act
 from rehearsal.plane.bus import Delivery
 from rehearsal.plane.market import INSUFFICIENT
 from rehearsal.stage import Stage, is_running
@@ -36,7 +36,7 @@ def begin(stage: Stage) -> None:
     """Submit, and the first node trains."""
     open_pools(stage, HOME)
     stage.submit()
-    stage.say(f"submitted run {RUN}: {stage.plan.steps} steps, a checkpoint every {stage.plan.interval_steps}")
+    stage.say(f"submitted run {stage.run}: {stage.plan.steps} steps, a checkpoint every {stage.plan.interval_steps}")
     stage.wait_for_step(1)
     stage.say(f"    trains on {stage.holder()}")
 
@@ -93,7 +93,7 @@ def damage_newest(stage: Stage) -> None:
     with stage.auditor.pause():
         newest, before = stage.auditor.commits[-1], stage.auditor.commits[-2]
         own = [digest for digest in newest.chunks if digest not in before.chunks]
-        key, bucket = s3keys.blob(RUN, own[len(own) // 2]), stage.outputs[names.OUTPUT_BUCKET]
+        key, bucket = s3keys.blob(stage.run, own[len(own) // 2]), stage.outputs[names.OUTPUT_BUCKET]
         s3 = stage.region.client("s3")
         found = s3.get_object(Bucket=bucket, Key=key)
         body = bytearray(found["Body"].read())
@@ -150,8 +150,8 @@ def end(stage: Stage) -> None:
     """The run trains to its end, and everything that belongs to it ends."""
     stage.wait_for_step(stage.plan.steps)
     stage.wait(lambda: stage.status() == "done", what="the run is done")
-    stage.wait(lambda: not stage.region.instances.in_state("pending", "running"), what="every instance is ended")
-    stage.wait(lambda: not stage.region.hosts.alive(), what="every machine is off")
+    stage.wait(lambda: not stage.alive(), what="every instance is ended")
+    stage.wait(lambda: set(stage.region.hosts.alive()) <= stage.by_hand, what="every machine is off")
     stage.say(f"run {stage.status()}, nothing is left")
 
 

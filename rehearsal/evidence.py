@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rehearsal.auditor import Commit
@@ -40,6 +40,7 @@ class Machine:
     tags: Mapping[str, str]
     launched_at: float
     state: str
+    by_hand: bool = False  # a person started it: not ours to tag, to count or to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,14 @@ class Evidence:
     dead_letters: Mapping[str, int]
     plane_problems: tuple[str, ...]
     permissions: Proof | None = None
+    first: int = 1  # nodes that the run had before anything happened to it
+    extras: tuple[str, ...] = ()  # instances beyond one per loss that the script calls for, each with its reason
+    explained: Mapping[str, int] = field(default_factory=dict)  # trouble that the script made, by its reason
+
+    @property
+    def launched(self) -> tuple[Machine, ...]:
+        """What the stack launched."""
+        return tuple(machine for machine in self.machines if not machine.by_hand)
 
     def pieces(self) -> tuple[Piece, ...]:
         """What each process trained."""

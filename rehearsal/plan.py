@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -33,16 +33,19 @@ class Plan:
     """One performance. `covers` also emits every golden event and judges that all that was deployed was used.
 
     `notice_s` is short so that nobody waits two minutes: IMDS tells it, and every part reckons with what IMDS tells.
-    `patience_s` is how long one thing may take before the rehearsal gives up on it.
+    `patience_s` is how long one thing may take before the rehearsal gives up on it. `spec` is laid over the run spec,
+    key by key; `runs` are equal ones beside each other.
     """
 
-    acts: tuple[Act, ...]
-    steps: int
+    acts: tuple[Act, ...] = ()
+    steps: int = 300
     interval_steps: int = 20
     act_every_steps: int = 60
     notice_s: float = 20.0
     patience_s: float = 120.0
     covers: bool = True
+    runs: int = 1
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -54,11 +57,11 @@ FULL: Final = Plan(acts=tuple(Act), steps=300)
 SHORT: Final = Plan(acts=(Act.NOTICE,), steps=90, act_every_steps=30)
 
 
-def run_spec(plan: Plan, *, loss_log: Path) -> Mapping[str, Any]:
+def run_spec(plan: Plan, *, run: str, loss_log: Path) -> Mapping[str, Any]:
     """run.yaml as a person would write it; only the times are shortened for the laptop."""
     train = ["python", "trainer_image/train.py", "--steps", str(plan.steps), "--seed", str(SEED)]
-    return {
-        "run": RUN,
+    document: dict[str, Any] = {
+        "run": run,
         "image": IMAGE,
         "command": [*train, "--loss-log", str(loss_log)],
         "slots": 1,
@@ -66,3 +69,6 @@ def run_spec(plan: Plan, *, loss_log: Path) -> Mapping[str, Any]:
         "checkpoint": {"every_s": 3600.0, "every_steps": plan.interval_steps},
         "liveness": {"heartbeat_s": 1.0, "silence_s": 5.0},
     }
+    for key, value in plan.spec.items():
+        document[key] = {**document.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return document

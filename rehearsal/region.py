@@ -106,6 +106,7 @@ class Region:
             folder=self.workdir / "functions",
             endpoints=self._endpoints,
         )
+        self.endpoint.kill_caller = self.functions.crash
         self.bus = Bus(
             account=account,
             queues=self.queues,

@@ -16,8 +16,10 @@ from rehearsal import losses
 from rehearsal.auditor import Auditor
 from rehearsal.deploy import REPOSITORY
 from rehearsal.evidence import Departure, DepartureKind
+from rehearsal.permissions.proof import Proof
 from rehearsal.plan import RUN, Plan, run_spec
 from rehearsal.region import Region
+from rehearsal.trouble import Expected
 from spotproof.contract import keys, names
 
 TICK_S = 1.0  # a minute of the schedule, shortened
@@ -33,20 +35,31 @@ class InVain(Exception):
 
 
 class Stage:
-    """One run on one region. Acts call its verbs; what they did is in `departures`."""
+    """One run on one region. Acts call its verbs; what they did is in `departures`, `extras` and `expected`.
 
-    def __init__(self, region: Region, plan: Plan, *, outputs: dict[str, str], say: Say) -> None:
+    `companions` are the stages of further runs beside it. `moments` are times that a scenario notes for its verdicts.
+    """
+
+    def __init__(self, region: Region, plan: Plan, *, outputs: dict[str, str], say: Say, run: str = RUN) -> None:
         self.region = region
         self.plan = plan
         self.outputs = outputs
         self.say = say
-        self.loss_log = region.workdir / "losses.jsonl"
+        self.run = run
+        self.companions: list[Stage] = []
+        self.loss_log = region.workdir / f"{run}-losses.jsonl"
         self.departures: list[Departure] = []
+        self.extras: list[str] = []
+        self.by_hand: set[str] = set()
+        self.expected: list[Expected] = []
+        self.moments: dict[str, float] = {}
+        self.proofs: list[Proof] = []  # of what was called before the stack was deployed anew
+        self.proved_calls = 0
         self.woke_at: float | None = None
         self.woken_generation = 0
         self.woken_ended: bool | None = None
         self.auditor = Auditor(
-            run=RUN,
+            run=run,
             dynamodb=region.client("dynamodb"),
             s3=region.client("s3"),
             table=outputs[names.OUTPUT_TABLE],
@@ -57,9 +70,9 @@ class Stage:
     # ------------------------------------------------------------------ the run
     def submit(self) -> None:
         """`spotproof submit`, as an operator types it. Raises CommandFailed with what it said."""
-        spec, outputs = self.region.workdir / "run.yaml", self.region.workdir / "outputs.json"
+        spec, outputs = self.region.workdir / f"{self.run}.yaml", self.region.workdir / "outputs.json"
         # JSON is YAML: no second writer of the format is needed.
-        spec.write_text(json.dumps(run_spec(self.plan, loss_log=self.loss_log), indent=2))
+        spec.write_text(json.dumps(run_spec(self.plan, run=self.run, loss_log=self.loss_log), indent=2))
         outputs.write_text(json.dumps(self.outputs))
         self.spotproof("submit", str(spec), "--outputs", str(outputs))
 
@@ -107,18 +120,18 @@ class Stage:
         item: dict[str, Any] = answer.get("Item", {})
         return item
 
-    def holder(self) -> str:
-        """The instance that works in slot 0: the newest that the slot knows."""
-        slot = self.item(keys.slot(RUN, 0))
-        return str((slot.get("successor_instance") or slot.get("holder_instance") or {"S": ""})["S"])
+    def holder(self, slot: int = 0) -> str:
+        """The instance that works in the slot: the newest that the slot knows."""
+        item = self.item(keys.slot(self.run, slot))
+        return str((item.get("successor_instance") or item.get("holder_instance") or {"S": ""})["S"])
 
     def generation(self) -> int:
         """The newest sealed generation, 0 before the first."""
-        return int(self.item(keys.newest(RUN)).get("generation", {"N": "0"})["N"])
+        return int(self.item(keys.newest(self.run)).get("generation", {"N": "0"})["N"])
 
     def status(self) -> str:
         """The run's status as HEAD says it."""
-        return str(self.item(keys.head(RUN)).get("status", {"S": "unknown"})["S"])
+        return str(self.item(keys.head(self.run)).get("status", {"S": "unknown"})["S"])
 
     def step(self) -> int:
         """The newest step that any trainer finished."""
@@ -127,6 +140,15 @@ class Stage:
     def pieces(self) -> int:
         """How many processes have trained so far."""
         return len(losses.pieces(losses.read(self.loss_log)))
+
+    @property
+    def runs(self) -> tuple[Stage, ...]:
+        """This stage and those beside it."""
+        return (self, *self.companions)
+
+    def alive(self) -> list[str]:
+        """Instances that EC2 bills and that nobody started by hand."""
+        return [one for one in self.region.instances.in_state("pending", "running") if one not in self.by_hand]
 
     # ------------------------------------------------------------------ waiting
     def wait(self, ready: Callable[[], object], *, what: str) -> None:
@@ -154,6 +176,19 @@ class Stage:
         self.say(f"    goes on at step {self.step()} on {self.holder()}")
 
     # ------------------------------------------------------------------ what the acts note
+    def mark(self, moment: str) -> None:
+        """Notes the time of something that a verdict asks for."""
+        self.moments[moment] = time.time()
+
+    @contextlib.contextmanager
+    def expecting(self, why: str, *, settles_s: float = 0.0) -> Iterator[None]:
+        """What fails inside the with block, and `settles_s` seconds longer, is this script's own doing."""
+        begin = time.time()
+        try:
+            yield
+        finally:
+            self.expected.append(Expected(why=why, begin=begin, end=time.time() + settles_s))
+
     def departs(self, act: str, kind: DepartureKind, instance: str, *, good_step: int, damaged: bool = False) -> None:
         """Notes that the script takes this instance away now."""
         gone = Departure(act=act, kind=kind, instance=instance, at=time.time(), good_step=good_step, damaged=damaged)

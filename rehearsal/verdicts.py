@@ -112,11 +112,13 @@ def sample_order(evidence: Evidence) -> Verdict:
 
 
 def one_replacement(evidence: Evidence) -> Verdict:
-    """As many instances as losses, plus the first."""
+    """As many instances as losses, plus the first, plus what the script declares."""
     losses = len({d.instance for d in evidence.departures})
-    launched = len(evidence.machines)
-    says = f"{launched - 1} for {losses} lost nodes"
-    return Verdict(name=ONE_REPLACEMENT, passed=launched == losses + 1, says=says)
+    launched, extras = len(evidence.launched), Counter(evidence.extras)
+    beside = "".join(f", {n} {why}" for why, n in extras.items())
+    says = f"{launched - evidence.first - len(evidence.extras)} for {losses} lost nodes{beside}"
+    passed = launched == losses + evidence.first + len(evidence.extras)
+    return Verdict(name=ONE_REPLACEMENT, passed=passed, says=says)
 
 
 def fenced(evidence: Evidence) -> Verdict | None:
@@ -138,8 +140,8 @@ def commits(evidence: Evidence) -> Verdict:
 
 def tagged(evidence: Evidence) -> Verdict:
     """Everything that was launched says whose it is."""
-    bad = [m.instance for m in evidence.machines if not set(tags.ALL) <= set(m.tags)]
-    says = f"all {len(evidence.machines)} instances carry {len(tags.ALL)} tags" if not bad else f"{bad} lack some"
+    bad = [m.instance for m in evidence.launched if not set(tags.ALL) <= set(m.tags)]
+    says = f"all {len(evidence.launched)} instances carry {len(tags.ALL)} tags" if not bad else f"{bad} lack some"
     return Verdict(name=TAGGED, passed=not bad and bool(evidence.machines), says=says)
 
 
@@ -199,10 +201,12 @@ def permissions(evidence: Evidence) -> Verdict | None:
 
 
 def no_surprises(evidence: Evidence) -> Verdict:
-    """No message in a dead-letter queue, nothing that the emulated account could not play."""
+    """No message in a dead-letter queue, nothing that the emulated account could not play; but what the script made."""
     dead = [f"{n} in {queue}" for queue, n in Counter(evidence.dead_letters).items() if n]
     found = [*dead, *evidence.plane_problems]
-    return Verdict(name=NO_SURPRISES, passed=not found, says="none" if not found else "; ".join(found[:3]))
+    explained = "".join(f", {n} explained: {why}" for why, n in evidence.explained.items())
+    says = "none" if not found else "; ".join(found[:3])
+    return Verdict(name=NO_SURPRISES, passed=not found, says=says + explained)
 
 
 _CHECKS: Final[tuple[Callable[[Evidence], Verdict | None], ...]] = (

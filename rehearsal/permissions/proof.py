@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,14 +41,32 @@ class Proof:
         return sum(1 for one in self.ledger if one.use is use)
 
 
-def prove(region: Region, outputs: Mapping[str, str], *, whole: bool) -> Proof:
-    """Judges everything that was called until now against the policies as they are deployed now."""
+def prove(region: Region, outputs: Mapping[str, str], *, whole: bool, since: int = 0) -> Proof:
+    """Judges everything that was called until now against the policies as they are deployed now.
+
+    `since` leaves the first calls out: they were made under policies that an upgrade has replaced.
+    """
     found = deployed.read(region, outputs)
-    calls = [answered for answered in region.calls if answered.call.role in found.actors]
+    calls = [answered for answered in list(region.calls)[since:] if answered.call.role in found.actors]
     asked, underivable = _asked(calls, found)
     for actor, request in services.requests(region, found):
         asked[actor].setdefault(request.key(), request)
     return judge(found.estate, asked, calls=len(calls), underivable=underivable, whole=whole)
+
+
+def joined(*proofs: Proof) -> Proof:
+    """The proofs of a stack that was upgraded meanwhile, as one: what is wrong in any of them is wrong."""
+    *before, last = proofs
+    if not before:
+        return last
+    return dataclasses.replace(
+        last,
+        calls=sum(one.calls for one in proofs),
+        requests=sum(one.requests for one in proofs),
+        refused=tuple(line for one in proofs for line in one.refused),
+        attacks=sum(one.attacks for one in proofs),
+        admitted=tuple(line for one in proofs for line in one.admitted),
+    )
 
 
 Asked = dict[str, dict[tuple[object, ...], Request]]

@@ -11,6 +11,7 @@ from typing import Any
 from rehearsal.plane.calls import Call
 
 FOREVER = 1_000_000_000
+ANY = "*"  # as an operation: every operation of the service
 
 Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 When = Callable[[Call], bool]
@@ -22,6 +23,7 @@ class Kind(StrEnum):
     ERROR = "error"  # answered with an error, no effect
     DROP = "drop"  # the connection ends, no effect
     LOSE_ANSWER = "lose-answer"  # the call takes effect, then the connection ends
+    KILL_CALLER = "kill-caller"  # the call takes effect, then the function that made it is killed
     DELAY = "delay"  # the call waits, then goes on
     REWRITE = "rewrite"  # the call goes on with other parameters
 
@@ -44,7 +46,7 @@ class Fault:
 
     def meets(self, call: Call) -> bool:
         """Whether this row applies to `call`; counts it if so."""
-        if (self.service, self.operation) != (call.service, call.operation):
+        if self.service != call.service or self.operation not in (call.operation, ANY):
             return False
         if self.hits >= self.times or (self.when is not None and not self.when(call)):
             return False
@@ -65,7 +67,8 @@ class FaultTable:
     def add(self, service: str, operation: str, code: str, **options: Any) -> Fault:
         """The next `times` (1) calls are answered with `code` and HTTP `status` (400) before they have any effect.
 
-        Options of every method here: `times`, `skip` (matching calls that pass first), `when` (a test on the call).
+        `operation` may be ANY. Options of every method here: `times`, `skip` (matching calls that pass first), `when`
+        (a test on the call).
         """
         return self._put(Fault(kind=Kind.ERROR, service=service, operation=operation, code=code, **options))
 
@@ -76,6 +79,10 @@ class FaultTable:
     def lose_answer(self, service: str, operation: str, **options: Any) -> Fault:
         """The call takes effect and its answer is lost: the client cannot tell this from `drop`."""
         return self._put(Fault(kind=Kind.LOSE_ANSWER, service=service, operation=operation, **options))
+
+    def kill_caller(self, service: str, operation: str, **options: Any) -> Fault:
+        """The call takes effect, and the function that made it dies before it hears so: it could write nothing."""
+        return self._put(Fault(kind=Kind.KILL_CALLER, service=service, operation=operation, **options))
 
     def delay(self, service: str, operation: str, seconds: float, **options: Any) -> Fault:
         """The call waits `seconds` outside the lock, then goes on."""
@@ -101,6 +108,11 @@ class FaultTable:
             rewrites = [row for row in self.rows if row.kind is Kind.REWRITE and row.meets(call)]
             fault = next((row for row in self.rows if row.kind is not Kind.REWRITE and row.meets(call)), None)
             return fault, rewrites
+
+    def remove(self, *rows: Fault) -> None:
+        """These faults are over; runs any number of times."""
+        with self._lock:
+            self.rows = [row for row in self.rows if not any(row is gone for gone in rows)]
 
     def clear(self) -> None:
         with self._lock:

@@ -79,6 +79,7 @@ class Functions:
         self._folder = folder
         self._code = CodeStore(account, folder / "code")
         self._idle: dict[Deployment, list[Worker]] = {}
+        self._by_key: dict[str, Worker] = {}  # each worker has keys of its own: they tell who made a call
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -173,13 +174,23 @@ class Functions:
         role = self._account.assume(deployment.role, deployment.name)
         scratch = self._folder / "tmp"
         scratch.mkdir(exist_ok=True)
-        return Worker.start(
+        worker = Worker.start(
             self._processes,
             env=self._environment(deployment, root, role),
             cwd=root,
             log=self.log(deployment.name),
             runtime_site=self._code.runtime_site,
         )
+        with self._lock:
+            self._by_key[role.access_key] = worker
+        return worker
+
+    def crash(self, access_key: str) -> None:
+        """Kills the worker that calls with these keys, as Lambda's host dies; nothing for keys of anybody else."""
+        with self._lock:
+            worker = self._by_key.get(access_key)
+        if worker is not None:
+            worker.crash()
 
     def _environment(self, deployment: Deployment, root: Path, role: Credentials) -> dict[str, str]:
         """The deployed variables, the runtime's own, the role's keys and the endpoints: nothing of this process."""

@@ -107,6 +107,11 @@ class Queues:
         with self._account.lock:
             return [str(message.body) for message in self._account.queues.get_queue(name)._messages]
 
+    def sent_at(self, name: str) -> list[float]:
+        """When (Unix seconds) each message that is in the queue was put there."""
+        with self._account.lock:
+            return [float(message.sent_timestamp) / 1000 for message in self._account.queues.get_queue(name)._messages]
+
     def names(self) -> list[str]:
         with self._account.lock:
             return list(self._account.queues.queues)

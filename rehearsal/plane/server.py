@@ -56,6 +56,7 @@ class Endpoint:
         self.around = around or {}
         self.witnesses: dict[tuple[str, str], Witness] = {}
         self.crashes: list[str] = []
+        self.kill_caller: Callable[[str], None] = lambda _access_key: None
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server: BaseWSGIServer | None = None
         self._thread: threading.Thread | None = None
@@ -111,7 +112,9 @@ class Endpoint:
             failure = AwsFailure(fault.code, f"{fault.code} (injected by the rehearsal)", status=fault.status)
             return write_failure(call, failure, content_type)
         answer = self._perform(call, environ, content_type)
-        if fault is not None and fault.kind is Kind.LOSE_ANSWER:
+        if fault is not None and fault.kind is Kind.KILL_CALLER:
+            self.kill_caller(call.access_key)
+        if fault is not None and fault.kind in (Kind.LOSE_ANSWER, Kind.KILL_CALLER):
             raise ConnectionLost
         return answer
 

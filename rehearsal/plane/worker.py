@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from rehearsal.processes import Child, Processes
+from rehearsal.warden import signal_all
 
 SCRIPT = Path(__file__).with_name("lambda_worker.py")
 
@@ -63,6 +65,10 @@ class Worker:
         data = memoryview(request.encode() + b"\n")
         while data:
             data = data[os.write(self._requests, data) :]
+
+    def crash(self) -> None:
+        """SIGKILL in the middle of its work. Whoever asked finds out; `end` is still his to call."""
+        signal_all(self._child.pids(), signal.SIGKILL)
 
     def end(self) -> None:
         self._child.kill()

@@ -11,6 +11,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from rehearsal.plane.bus import Delivery
+from rehearsal.plane.calls import Call
+from rehearsal.plane.faults import ANY, FOREVER
 from tests.rehearsal.conftest import Stack
 
 pytestmark = [pytest.mark.emulator]
@@ -142,6 +144,25 @@ def test_an_answer_that_is_lost_took_effect(stack: Stack) -> None:
     with pytest.raises(ClientError, match="ConditionalCheckFailed"):
         # botocore tries again by itself, and the second try finds what the first one wrote.
         client.put_item(TableName=table, Item={"pk": {"S": key}}, ConditionExpression="attribute_not_exists(pk)")
+
+
+def test_a_function_that_is_killed_after_its_call_is_asked_again(stack: Stack) -> None:
+    token = mark()
+    kills = stack.region.faults.kill_caller("sts", "GetCallerIdentity", when=lambda call: "FunctionRole" in call.role)
+    emit(stack, token, do="whoami")
+    stack.region.wait(lambda: seen(stack, token) == 2, what="the message comes again")
+    crashed = [one for one in stack.region.functions.invocations if token in str(one.event) and one.error]
+    assert [one.error for one in crashed] == ["Crashed"]
+    stack.region.faults.remove(kills)
+    assert kills not in stack.region.faults.rows
+
+
+def test_a_whole_service_can_be_out_for_some_callers(stack: Stack) -> None:
+    row = stack.region.faults.add("sns", ANY, "InternalServerError", times=FOREVER, when=lambda call: bool(call.role))
+    assert stack.region.client("sns").list_topics()["Topics"] == []
+    assert row.hits == 0
+    assert row.meets(Call(service="sns", operation="Publish", params={}, role="somebody"))
+    stack.region.faults.remove(row)
 
 
 def test_a_rewritten_call_loses_its_condition(stack: Stack) -> None:

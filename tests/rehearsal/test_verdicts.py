@@ -12,7 +12,7 @@ from rehearsal.auditor import Commit
 from rehearsal.evidence import Coverage, Departure, DepartureKind, Evidence, Machine, steps_lost
 from rehearsal.permissions.evaluate import Part
 from rehearsal.permissions.ledger import Entry, Use
-from rehearsal.permissions.proof import Proof
+from rehearsal.permissions.proof import Proof, joined
 from spotproof.contract import tags
 from spotproof.report.model import Point
 
@@ -149,6 +149,25 @@ SPOILT: list[tuple[dict[str, Any], set[str]]] = [
 @pytest.mark.parametrize(("spoilt", "names"), SPOILT)
 def test_spoilt_evidence_fails_the_verdict_that_watches_it(spoilt: dict[str, Any], names: set[str]) -> None:
     assert failed(dataclasses.replace(GOOD, **spoilt)) == names
+
+
+def test_what_the_script_declares_is_no_replacement_too_many() -> None:
+    more = (*GOOD.machines, dataclasses.replace(GOOD.machines[0], instance="i-x"))
+    assert failed(dataclasses.replace(GOOD, machines=more, extras=("surplus",))) == set()
+    assert failed(dataclasses.replace(GOOD, extras=("surplus",))) == {verdicts.ONE_REPLACEMENT}
+    assert failed(dataclasses.replace(GOOD, machines=more, first=2)) == set()
+
+
+def test_an_instance_that_a_person_started_is_not_counted_and_needs_no_tags() -> None:
+    own = dataclasses.replace(GOOD.machines[0], instance="i-own", tags={}, by_hand=True)
+    assert failed(dataclasses.replace(GOOD, machines=(*GOOD.machines, own))) == set()
+
+
+def test_a_proof_over_an_upgrade_keeps_what_was_wrong_before_it() -> None:
+    before = dataclasses.replace(PROOF, refused=("node: s3:PutObject",), admitted=("node may delete",))
+    both = joined(before, PROOF)
+    assert (both.calls, both.refused, both.admitted) == (18, before.refused, before.admitted)
+    assert joined(PROOF) == PROOF
 
 
 def test_grants_are_judged_only_where_the_whole_story_was_played() -> None:
