@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lambdas.decisions import actions as a
+from lambdas.decisions.facts import parse_pool
 from lambdas.effects.commit import commit
 from lambdas.effects.fleet import Fleet, FleetAnswer
 from lambdas.effects.log import Log
@@ -18,6 +19,7 @@ from lambdas.effects.meter import Meter
 from lambdas.effects.notify import Notices
 from lambdas.effects.ssm import Commands
 from lambdas.effects.stores import Stores
+from spotproof.contract.emf import family_of
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import History, Launch, from_item
 from spotproof.contract.states import LaunchState
@@ -252,7 +254,9 @@ class Apply:
             self._log.warning("notification not sent", extra={"subject": action.subject, "code": code})
 
     def measure(self, action: a.Measure) -> None:
-        self._effects.meter.add(action.metric, action.value, cause=action.cause)
+        instance_type, zone, _ = parse_pool(action.pool) or ("", "", None)
+        family = family_of(instance_type)
+        self._effects.meter.add(action.metric, action.value, cause=action.cause, family=family, zone=zone)
 
 
 _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {

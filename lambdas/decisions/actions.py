@@ -265,11 +265,12 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A metric of contract.metrics."""
+    """A metric of contract.metrics. `pool` (type#zone#market) gives family and zone where its row has them."""
 
     metric: Metric
     value: float = 1
     cause: str = ""
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,44 +1,30 @@
-"""Metrics as EMF, through Powertools: collected while a batch is worked on, written once at its end."""
+"""Metrics as EMF: collected while a batch is worked on, written to the log at its end, one set of labels a line."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any, Final
+import time
+from collections.abc import Callable
 
-from spotproof.contract.metrics import NAMESPACE, Dimension, Metric, row_of
-
-VALUES: Final = 100  # of one metric in one EMF object
+from spotproof.contract import emf
+from spotproof.contract.emf import Sample
+from spotproof.contract.metrics import Metric
 
 
 class Meter:
-    """Every metric has the stack's dimension, and those of its row; each set of dimensions is one EMF object."""
+    """Every metric has the stack's dimension, and those of its row (contract.emf). A value never fails a handler."""
 
-    def __init__(self, stack: str) -> None:
-        self._stack = stack
-        self._values: dict[tuple[Metric, str], list[float]] = defaultdict(list)
+    def __init__(
+        self, stack: str, *, write: Callable[[str], object] = print, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._stack, self._write, self._clock = stack, write, clock
+        self._samples: list[Sample] = []
 
-    def add(self, metric: Metric, value: float, *, cause: str = "") -> None:
-        """Take note of a value. `cause` is used where the metric's row has that dimension."""
-        has_cause = Dimension.CAUSE in row_of(metric).dimensions
-        self._values[metric, (cause or "none") if has_cause else ""].append(value)
+    def add(self, metric: Metric, value: float, *, cause: str = "", family: str = "", zone: str = "") -> None:
+        """Take note of a value. A label counts where the metric's row has that dimension."""
+        self._samples.append(Sample(metric=metric, value=value, cause=cause, family=family, zone=zone))
 
     def flush(self) -> None:
         """Write what was collected to the log and forget it; writes nothing when there is nothing."""
-        causes = sorted({cause for _, cause in self._values})
-        for cause in causes:
-            group = {metric: values for (metric, of), values in self._values.items() if of == cause}
-            self._write(group, cause)
-        self._values.clear()
-
-    def _write(self, group: dict[Metric, list[float]], cause: str) -> None:
-        from aws_lambda_powertools.metrics import EphemeralMetrics
-
-        emf: Any = EphemeralMetrics(namespace=NAMESPACE)
-        emf.add_dimension(name=Dimension.STACK.value, value=self._stack)
-        if cause:
-            emf.add_dimension(name=Dimension.CAUSE.value, value=cause)
-        for metric, values in group.items():
-            unit = row_of(metric).unit.value
-            for value in values[:VALUES]:
-                emf.add_metric(name=metric.value, unit=unit, value=value)
-        emf.flush_metrics()
+        samples, self._samples = self._samples, []
+        for line in emf.lines(self._stack, samples, now_ms=int(self._clock() * 1000)):
+            self._write(line)

@@ -73,17 +73,19 @@ class Clock:
 
 
 class CountingMeter(Meter):
-    """A meter that keeps what it was told."""
+    """A meter that keeps what it was told, and the lines that it wrote."""
 
     def __init__(self) -> None:
-        super().__init__(STACK)
+        super().__init__(STACK, write=self._keep)
+        self.lines: list[str] = []
         self.seen: list[tuple[Metric, float, str]] = []
 
-    def add(self, metric: Metric, value: float, *, cause: str = "") -> None:
+    def add(self, metric: Metric, value: float, *, cause: str = "", family: str = "", zone: str = "") -> None:
         self.seen.append((metric, value, cause))
+        super().add(metric, value, cause=cause, family=family, zone=zone)
 
-    def flush(self) -> None:
-        return None
+    def _keep(self, line: str) -> None:
+        self.lines.append(line)
 
     def total(self, metric: Metric) -> float:
         return sum(value for one, value, _ in self.seen if one is metric)
