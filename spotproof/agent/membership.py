@@ -5,6 +5,8 @@
     3. Wait until the holder's flush outcome is final, or its deadline has passed by 10 s.
     4. If a newer checkpoint appeared meanwhile, choose again. Seal: from then on the holder's generation cannot commit.
 
+One of many nodes takes 1 to 3 and then starts its launcher: the launchers' rendezvous seals, this agent follows.
+
 A node that finds itself in the newest membership (its agent was restarted) has its place already.
 """
 
@@ -46,7 +48,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """Prepared; waits for its turn."""
+    """Prepared; waits for its turn. `waiting_for` '': it is its turn already."""
 
     waiting_for: str
 
@@ -62,6 +64,14 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """One of many nodes may take part now: its launcher goes into the rendezvous. `ahead` is what was read ahead."""
+
+    ahead: Fetched | None = None
+    old_order: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotJoined:
     """No place for this node, for good; `error` says why."""
 
@@ -72,8 +82,46 @@ class Called(Exception):
     """The agent ends."""
 
 
-def waiting_for(*, slot: Slot, place: Place, holder: Node | None, now: float) -> str:
-    """What a successor still waits for; '' when it may join.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incumbent:
+    """Who works in the slot until this node's seal, and when it may be gone."""
+
+    instance: str
+    incarnation: int
+    deadline_at: int
+
+
+def incumbent_of(slot: Slot, place: Place, sealed: Generation | None) -> Incumbent | None:
+    """The node that a successor waits for; None: nobody.
+
+    The slot's holder, but for a node that joined just before it was claimed as lost: then nobody has promoted it, and
+    only the newest membership tells that it works here and may still flush.
+    """
+    claimed_at = slot.claimed_at or 0
+    joined = _joined(slot, place, sealed)
+    if joined is not None:
+        deadline_at = claimed_at if slot.lost_deadline_at is None else slot.lost_deadline_at
+        return Incumbent(instance=joined[1], incarnation=joined[0], deadline_at=deadline_at)
+    if slot.holder_instance in (None, NO_INSTANCE):
+        return None
+    return Incumbent(
+        instance=str(slot.holder_instance),
+        incarnation=slot.holder_incarnation or 0,
+        deadline_at=claimed_at if slot.deadline_at is None else slot.deadline_at,
+    )
+
+
+def _joined(slot: Slot, place: Place, sealed: Generation | None) -> tuple[int, str] | None:
+    """The incarnation and instance of the membership's node in this slot, if it came after the slot's holder."""
+    for member in () if sealed is None else sealed.members:
+        number, incarnation, instance = member.split(":", 2)
+        if int(number) == slot.slot and (slot.holder_incarnation or 0) < int(incarnation) < place.incarnation:
+            return int(incarnation), instance
+    return None
+
+
+def waiting_for(*, slot: Slot, place: Place, holder: Node | None, now: float, sealed: Generation | None = None) -> str:
+    """What a successor still waits for; '' when it may join. `holder` is the newest beat of the slot's incumbent.
 
     Raises Superseded if the slot has been claimed anew: another node takes this place.
     """
@@ -85,15 +133,19 @@ def waiting_for(*, slot: Slot, place: Place, holder: Node | None, now: float) ->
             f"{place.incarnation}",
             next_step="nothing: the control plane ends this node",
         )
-    if slot.holder_instance in (None, NO_INSTANCE):
+    incumbent = incumbent_of(slot, place, sealed)
+    if incumbent is None:
         return ""
-    if holder is not None and (holder.phase.is_final or (holder.flush is not None and holder.flush.is_final)):
+    if holder is not None and holder.flush is not None and holder.flush.is_final:
         return ""
-    deadline_at = slot.deadline_at if slot.deadline_at is not None else slot.claimed_at or 0
-    left_s = deadline_at + JOIN_AFTER_DEADLINE_S - now
+    left_s = incumbent.deadline_at + JOIN_AFTER_DEADLINE_S - now
     if left_s <= 0:
         return ""
-    return f"{slot.holder_instance} flushes until {deadline_at}, {left_s:.0f} s more at the most"
+    if slot.waits_for_notice:
+        return f"{incumbent.instance} is well: this node takes over when it has to leave"
+    if holder is not None and holder.phase.is_final:
+        return ""
+    return f"{incumbent.instance} flushes until {incumbent.deadline_at}, {left_s:.0f} s more at the most"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +157,7 @@ class Joiner:
     now: Callable[[], float]
     make_fetcher: Callable[[str], Fetcher]
     _cancelled: threading.Event = field(default_factory=threading.Event)
+    _sealed: Generation | None = None  # the newest membership that was read
 
     def cancel(self) -> None:
         """Give up before the seal: this node will not live long enough to be of use."""
@@ -117,7 +170,10 @@ class Joiner:
             place = Place(run=member.run, slot=member.slot, incarnation=member.incarnation, instance=instance)
             spec = self._spec(member, run)
             self.post(Placed(place=place, spec=spec))
-            self._take(place, spec)
+            if spec.slots > 1:
+                self._take_part(place)
+            else:
+                self._take(place, spec)
         except Called:
             pass
         except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the loop says what follows
@@ -155,12 +211,15 @@ class Joiner:
         spec = self.patiently(lambda: Specs(self.table).read(run))
         if spec is None:
             raise Missing(f"run {run} has no spec", next_step="submit it with `spotproof submit run.yaml`")
-        if spec.slots > 1:
-            raise BadSettings(
-                f"run {run} wants {spec.slots} slots; this version trains on one node per run",
-                next_step="submit it with slots: 1",
-            )
         return spec
+
+    def _take_part(self, place: Place) -> None:
+        """The way of one of many nodes. What it reads ahead is a guess: its rank is sealed later, and so is the start."""
+        fetcher = self.make_fetcher(place.run)
+        ahead = self.patiently(lambda: fetcher.ahead(place.slot))
+        self._park(place)
+        is_own = self.patiently(lambda: self._is_claimed_from(place))
+        self.post(Ready(ahead=ahead, old_order=None if is_own else self._standing_order(place)))
 
     def _take(self, place: Place, spec: RunSpec) -> None:
         memberships = Memberships(self.table)
@@ -184,13 +243,27 @@ class Joiner:
                 is_told = True
                 self.post(Parked(waiting_for=reason))
             self._pause()
+        if not is_told:
+            self.post(Parked(waiting_for=""))
 
     def _still_waits_for(self, place: Place) -> str:
         slot = Slots(self.table).read(place.run, place.slot)
         if slot is None:
             raise Missing(f"run {place.run} has no slot {place.slot}")
-        holder = Nodes(self.table).read(place.run, place.slot, slot.holder_incarnation or 0)
-        return waiting_for(slot=slot, place=place, holder=holder, now=self.now())
+        sealed = self._newest_membership(place.run)
+        incumbent = incumbent_of(slot, place, sealed)
+        holder = None if incumbent is None else Nodes(self.table).read(place.run, place.slot, incumbent.incarnation)
+        return waiting_for(slot=slot, place=place, holder=holder, now=self.now(), sealed=sealed)
+
+    def _newest_membership(self, run: str) -> Generation | None:
+        """The newest sealed membership: each is read once, because a generation never changes."""
+        memberships = Memberships(self.table)
+        newest = memberships.newest(run)
+        if newest is None:
+            return None
+        if self._sealed is None or self._sealed.generation != newest.generation:
+            self._sealed = memberships.generation(run, newest.generation)
+        return self._sealed
 
     def _chosen_again(self, fetcher: Fetcher, fetched: Fetched | None) -> Fetched | None:
         """The choice, made again if a newer checkpoint has appeared since, or the pointer has moved."""
@@ -207,8 +280,9 @@ class Joiner:
         while not self._cancelled.is_set():
             fetched = self._chosen_again(fetcher, fetched)
             newest = self.patiently(lambda: memberships.newest(place.run))
-            if is_bound:
-                self.patiently(lambda: self._still_waits_for(place))
+            if is_bound and self.patiently(lambda: self._still_waits_for(place)):
+                self._park(place)  # a node that was thought lost has sealed meanwhile, and may flush
+                continue
             old = self._standing_order(place)
             # A new table with the bucket of an old one: its generations rank below what is there otherwise.
             start = 0 if fetched is None else fetched.order[0]

@@ -46,8 +46,6 @@ class Head:
     order_leavers: str | None = None  # slot bitmap in hex
     recoveries: int = 0  # since the last commit
     committed_step: int = 0  # newest commit that the sweep has seen; resets `recoveries`
-    trainer_failures: int = 0
-    launches: int = 0
     spot_attempts: int = 0  # failed in a row
     next_launch_at: int = 0
     submitted_at: int = 0
@@ -191,6 +189,7 @@ class Node:
     flush: FlushOutcome | None = None
     flush_step: int | None = None
     exit_code: int | None = None
+    times: str | None = None  # contract.times: when it was ready, joined, restored, and made its first step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

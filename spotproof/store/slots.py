@@ -11,7 +11,7 @@ from spotproof.contract.items import NO_INSTANCE, Slot, from_item, to_item
 from spotproof.contract.states import Cause
 from spotproof.errors import Lost
 from spotproof.store.conditions import holds
-from spotproof.store.table import Absent, AllOf, Condition, Eq, Exists, Gt, Item, Put, Table, Update
+from spotproof.store.table import Absent, AllOf, AnyOf, Condition, Eq, Exists, Gt, Item, Ne, Put, Table, Update
 
 __all__ = ["Slots"]
 
@@ -24,7 +24,10 @@ _SUCCESSION = (
     "cause",
     "deadline_at",
     "lost_pool",
+    "waits_for_notice",
+    "lost_deadline_at",
 )
+_MOVE = ("move_instance", "move_at", "move_before")
 
 
 class Slots:
@@ -61,11 +64,14 @@ class Slots:
         now: int,
         deadline_at: int | None = None,
         lost_pool: str | None = None,
+        waits_for_notice: bool = False,
     ) -> Slot:
         """Open the place of `instance` for a successor: raises the incarnation, writes a successor without instance.
 
         `instance` is the one that was lost (NO_INSTANCE at submit): the holder of a slot without a successor, or the
-        successor itself. A lost successor leaves the holder's deadline as it was, because the holder may still flush.
+        successor itself. A lost successor leaves the holder's deadline as it was, because the holder may still flush;
+        its own is kept beside it, because it may have become the holder in this moment. `waits_for_notice`: the holder
+        is well, and its successor waits for `release` or for `deadline_at`.
 
         Raises Lost if this loss has been claimed already, or the slot is another's: a duplicate, nothing to do.
         """
@@ -80,8 +86,11 @@ class Slots:
         }
         if lost_pool is not None:
             claimed["lost_pool"] = lost_pool
-        if whose == "holder":
-            claimed["deadline_at"] = now if deadline_at is None else deadline_at
+        if waits_for_notice:
+            claimed["waits_for_notice"] = True
+        claimed["deadline_at" if whose == "holder" else "lost_deadline_at"] = (
+            now if deadline_at is None else deadline_at
+        )
         return self._move(
             seen, claimed, remove=("successor_launch", "successor_bound_at"), when=AllOf(place, _unmoved(seen))
         )
@@ -109,7 +118,7 @@ class Slots:
         change = Update(
             key=keys.slot(run, slot),
             set={"holder_instance": instance, "holder_incarnation": incarnation},
-            remove=_SUCCESSION,
+            remove=(*_SUCCESSION, *_MOVE),
             when=AllOf(Eq("successor_incarnation", incarnation), Eq("successor_instance", instance)),
         )
         return self._write(change, done=AllOf(Eq("holder_incarnation", incarnation), Eq("holder_instance", instance)))
@@ -120,7 +129,34 @@ class Slots:
         A deadline only falls. Raises Lost if nobody waits for this holder any more, or its deadline has passed.
         """
         waited_for = AllOf(Eq("holder_instance", holder), Exists("successor_instance"), Gt("deadline_at", now))
-        return self._move(seen, {"deadline_at": now}, remove=(), when=waited_for)
+        return self._move(seen, {"deadline_at": now}, remove=("waits_for_notice",), when=waited_for)
+
+    def release(self, seen: Slot, *, deadline_at: int, cause: Cause | None = None) -> Slot:
+        """Let a successor that waits for its holder's notice take over once the holder has flushed, or at the deadline.
+
+        `cause` takes the place of the claim's own where the holder goes for another reason than it was claimed for.
+        Raises Lost if this successor waits no more: it was released, withdrawn, claimed anew or has joined.
+        """
+        changed: Item = {"deadline_at": deadline_at} | ({} if cause is None else {"cause": cause.value})
+        return self._move(seen, changed, remove=("waits_for_notice",), when=_waiting(seen))
+
+    def withdraw(self, seen: Slot) -> Slot:
+        """Take back a claim whose successor waits for a notice that did not come: the holder goes on alone.
+
+        Raises Lost like `release`: then the successor is needed, leave it.
+        """
+        unchanged = Eq("successor_instance", seen.successor_instance)
+        return self._move(seen, {}, remove=_SUCCESSION, when=AllOf(_waiting(seen), unchanged))
+
+    def plan_move(self, seen: Slot, instance: str, *, at: int, before: int) -> Slot:
+        """Note that the holder has to be moved between `at` and `before`; an earlier date that stands stays.
+
+        Raises Lost if `instance` holds the slot no more, or an earlier date stands.
+        """
+        holds_it = Eq("holder_instance", instance)
+        later = AnyOf(Absent("move_instance"), Ne("move_instance", instance), Gt("move_at", at))
+        planned: Item = {"move_instance": instance, "move_at": at, "move_before": before}
+        return self._move(seen, planned, remove=(), when=AllOf(holds_it, later))
 
     def vacate(self, seen: Slot, instance: str) -> Slot:
         """Take `instance` out of the slot without asking for a successor: released, or about to be terminated by us.
@@ -131,7 +167,7 @@ class Slots:
         if seen.successor_instance == instance:
             when = AllOf(Eq("successor_instance", instance), _unmoved(seen))
             return self._move(seen, {}, remove=_SUCCESSION, when=when)
-        return self._move(seen, {"holder_instance": NO_INSTANCE}, remove=(), when=Eq("holder_instance", instance))
+        return self._move(seen, {"holder_instance": NO_INSTANCE}, remove=_MOVE, when=Eq("holder_instance", instance))
 
     def _move(self, seen: Slot, changed: Item, *, remove: tuple[str, ...], when: Condition) -> Slot:
         change = Update(key=keys.slot(seen.run, seen.slot), set=changed, remove=remove, when=when)
@@ -148,6 +184,10 @@ class Slots:
 
 def _unmoved(seen: Slot) -> Condition:
     return Eq("incarnation", seen.incarnation)
+
+
+def _waiting(seen: Slot) -> Condition:
+    return AllOf(Eq("successor_incarnation", seen.successor_incarnation), Eq("waits_for_notice", True))
 
 
 def _place_of(seen: Slot, instance: str) -> tuple[Condition, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,19 @@ from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed
 from spotproof.checkpoint.commit import Committer, make_part
 from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
 from spotproof.contract import keys
-from spotproof.contract.items import NO_INSTANCE, Head, Member, Newest, Node, PointerItem, Slot, pointer_rank, to_item
+from spotproof.contract.items import (
+    NEVER,
+    NO_INSTANCE,
+    Generation,
+    Head,
+    Member,
+    Newest,
+    Node,
+    PointerItem,
+    Slot,
+    pointer_rank,
+    to_item,
+)
 from spotproof.contract.layout import image_name
 from spotproof.contract.orders import FlushOrder
 from spotproof.contract.runspec import Pools, RunSpec
@@ -67,6 +79,11 @@ def changed(value: object, **changes: object) -> object:
         ("there was nobody", {"holder_instance": NO_INSTANCE}, None, 0, False),
         ("this node is the holder already", {"holder_instance": NEW}, {}, 0, False),
         ("the slot is not bound yet", {"successor_instance": NO_INSTANCE}, {}, 900, True),
+        ("the holder is well", {"waits_for_notice": True, "deadline_at": NEVER}, {}, 10**9, True),
+        ("the holder is well until a date", {"waits_for_notice": True}, {}, 1009, True),
+        ("that date has passed", {"waits_for_notice": True}, {}, 1010, False),
+        ("it heard its notice alone", {"waits_for_notice": True}, {"flush": FlushOutcome.COMMITTED}, 900, False),
+        ("it is done, so is the run", {"waits_for_notice": True}, {"phase": NodePhase.DONE}, 900, True),
     ],
 )
 def test_when_a_successor_joins(
@@ -242,6 +259,56 @@ def test_a_successor_that_was_frozen_and_replaced_never_seals(world: World) -> N
     newest = Memberships(world.table).newest("r")
     assert newest is not None
     assert newest.generation == 2
+
+
+@pytest.mark.parametrize("seals", ["before the claim", "after the claim"])
+def test_a_node_that_sealed_in_the_moment_of_its_claim_may_flush(world: World, seals: str) -> None:
+    """Nobody has promoted it, so the slot still names the node before it: the membership tells who works here."""
+    first = world.place(OLD)
+    world.joiner().join(OLD, "r")
+    world.promote(first)
+    second = world.place(NEW, lost=OLD, deadline_at=int(world.at) - 100)
+    memberships, third = Memberships(world.table), "i-0000000000000000c"
+    sealed = Generation(run="r", generation=2, members=(f"0:{second.incarnation}:{NEW}",), sealed_at=int(world.at))
+    deadline_at = int(world.at) + 120
+    joiner = world.joiner()
+    flushing = Node(run="r", slot=0, incarnation=2, instance=NEW, phase=NodePhase.FLUSHING, flush=FlushOutcome.PENDING)
+    Nodes(world.table).beat(flushing)
+    if seals == "before the claim":
+        memberships.seal(sealed, pointer=None)
+        world.place(third, lost=NEW, deadline_at=deadline_at)
+    else:
+        world.place(third, lost=NEW, deadline_at=deadline_at)
+        joiner.make_fetcher = lambda run: SealsFirst(  # type: ignore[assignment,return-value]
+            lambda: memberships.seal(sealed, pointer=None), world.fetcher(run)
+        )
+    newest: list[int] = []
+
+    def post(event: object) -> None:
+        world.posted.append(event)
+        if isinstance(event, Parked):
+            standing = memberships.newest("r")
+            newest.append(0 if standing is None else standing.generation)
+            Nodes(world.table).beat(changed(flushing, flush=FlushOutcome.COMMITTED))  # type: ignore[arg-type]
+
+    joiner.post = post
+    joiner.join(third, "r")
+    assert newest == [2]  # it waited, and had sealed nothing
+    assert joined(world).generation == 3
+
+
+class SealsFirst:
+    """A fetcher that lets somebody else seal when its choice is looked at for the last time."""
+
+    def __init__(self, seal: Callable[[], object], fetcher: Fetcher) -> None:
+        self.seal, self.fetcher = seal, fetcher
+
+    def newest(self) -> Fetched | None:
+        return self.fetcher.newest()
+
+    def is_still_newest(self, fetched: Fetched | None) -> bool:
+        self.seal()
+        return self.fetcher.is_still_newest(fetched)
 
 
 def test_a_pointer_that_moves_before_the_seal_is_chosen_again(world: World) -> None:
