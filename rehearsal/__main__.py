@@ -6,6 +6,9 @@
     python -m rehearsal --sabotage list     what can be broken on purpose
     python -m rehearsal --sabotage NAME     break it: this must fail, for the named reason
     python -m rehearsal --sabotage all      break each in turn
+    python -m rehearsal --scenario list     weather that the story does not have
+    python -m rehearsal --scenario NAME     play one of them; `all`: each in turn, one line each
+    python -m rehearsal --scenario NAME --sabotage      break what its promise rests on: it must notice
 
 Exit status: 0 passed, 1 a promise was broken (with --sabotage: the sabotage was not noticed), 2 it could not be played.
 """
@@ -30,6 +33,8 @@ from rehearsal.play import play
 from rehearsal.processes import Processes, terminated_like_ctrl_c
 from rehearsal.reference import ReferenceFailed
 from rehearsal.region import ProblemsFound, Region
+from rehearsal.scenarios import catalogue
+from rehearsal.scenarios.perform import Theatre, line
 from rehearsal.stage import CommandFailed, Say
 from rehearsal.verdicts import Verdict
 from spotproof.report import html
@@ -41,11 +46,9 @@ PAGE = "rehearsal.html"
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the words and play."""
     chosen = _arguments(argv)
-    if chosen.sabotage == "list":
-        for known in sabotage.ALL:
-            print(f"{known.name:<24} {known.says}")
-        return PASSED
-    say = _speaker(quiet=chosen.json)
+    if "list" in (chosen.sabotage, chosen.scenario):
+        return _list(chosen)
+    say = _speaker(quiet=chosen.json or chosen.scenario == "all")
     try:
         with terminated_like_ctrl_c(), _folder(chosen) as folder:
             return _play(chosen, folder, say)
@@ -60,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rehearsal", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--short", action="store_true", help="one interruption with notice only")
-    parser.add_argument("--sabotage", metavar="NAME", help="break something on purpose: a name, `list` or `all`")
+    broken = "break something on purpose: a name, `list` or `all` (the default); a scenario has its own"
+    parser.add_argument("--sabotage", metavar="NAME", nargs="?", const="all", help=broken)
+    parser.add_argument("--scenario", metavar="NAME", help="other weather than the story's: a name, `list` or `all`")
     parser.add_argument("--seed", type=int, default=1, help="of duplicated and reordered events")
     parser.add_argument("--steps", type=int, help="length of the training")
     parser.add_argument("--cdk-out", type=Path, help="a folder that has been synthesized already")
@@ -69,6 +74,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grants", action="store_true", help="list every grant of every role with what became of it")
     parser.add_argument("--json", action="store_true", help="the verdicts as one JSON document on standard output")
     return parser.parse_args(argv)
+
+
+def _list(chosen: argparse.Namespace) -> int:
+    if chosen.scenario is None:
+        for known in sabotage.ALL:
+            print(f"{known.name:<24} {known.says}")
+        return PASSED
+    for scenario in catalogue.ALL:
+        print(f"{scenario.name:<18} {scenario.says}")
+        if chosen.sabotage is not None:
+            print(f"{'':<18} {scenario.sabotage.name}: {scenario.sabotage.says}")
+    return PASSED
 
 
 def _speaker(*, quiet: bool) -> Say:
@@ -95,6 +112,8 @@ def _folder(chosen: argparse.Namespace) -> Iterator[Path]:
 
 def _play(chosen: argparse.Namespace, folder: Path, say: Say) -> int:
     cdk_out = chosen.cdk_out.resolve() if chosen.cdk_out else _synthesize(folder, say)
+    if chosen.scenario:
+        return _scenarios(chosen, folder, cdk_out=cdk_out, say=say)
     if chosen.sabotage:
         return _sabotages(chosen, folder, cdk_out=cdk_out, say=say)
     plan = SHORT if chosen.short else FULL
@@ -161,6 +180,25 @@ def _sabotages(chosen: argparse.Namespace, folder: Path, *, cdk_out: Path, say: 
         # A sabotaged rehearsal fails, as a broken product would: the caller sees it in the exit status.
         return BROKEN if not missed else PASSED
     return BROKEN if missed else PASSED
+
+
+def _scenarios(chosen: argparse.Namespace, folder: Path, *, cdk_out: Path, say: Say) -> int:
+    """A scenario that is sabotaged fails, as a broken product would, unless all are played: then it must be noticed."""
+    picked = catalogue.ALL if chosen.scenario == "all" else (catalogue.find(chosen.scenario),)
+    theatre = Theatre(folder=folder, cdk_out=cdk_out, seed=chosen.seed, say=say)
+    results = []
+    for result in theatre.play(picked, sabotaged=chosen.sabotage is not None):
+        results.append(result)
+        if not chosen.json:
+            print("\n".join([*([] if len(picked) > 1 else page.lines(result.verdicts)), line(result)]), flush=True)
+    if chosen.json:
+        print(
+            json.dumps([dataclasses.asdict(result) | {"passed": result.as_it_should} for result in results], indent=2)
+        )
+    well = all(result.as_it_should for result in results)
+    if chosen.sabotage is not None and chosen.scenario != "all":
+        return BROKEN if well else PASSED
+    return PASSED if well else BROKEN
 
 
 if __name__ == "__main__":

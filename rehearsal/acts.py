@@ -147,9 +147,11 @@ def ghost(stage: Stage) -> None:
 
 
 def end(stage: Stage) -> None:
-    """The run trains to its end, and everything that belongs to it ends."""
-    stage.wait_for_step(stage.plan.steps)
-    stage.wait(lambda: stage.status() == "done", what="the run is done")
+    """The run, and every run beside it, trains to its end, and everything that belongs to it ends."""
+    for one in stage.runs:
+        one.wait_for_step(stage.plan.steps)
+    for one in stage.runs:
+        one.wait_for_status("done")
     stage.wait(lambda: not stage.alive(), what="every instance is ended")
     stage.wait(lambda: set(stage.region.hosts.alive()) <= stage.by_hand, what="every machine is off")
     stage.say(f"run {stage.status()}, nothing is left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -55,7 +56,9 @@ def play(
     reference = Reference(region.processes, plan, references)
     say("deploying the synthesized template with the CDK CLI")
     outputs = region.deploy(cdk_out)
-    stage = _stage(region, plan, outputs=outputs, say=say)
+    make = functools.partial(Stage, region, plan, cdk_out=cdk_out, outputs=outputs, say=say)
+    stage = make()
+    stage.companions += [make(run=BESIDE.format(number=number)) for number in range(1, plan.runs)]
     say(f"{region.report().resources} resources created and described")
     if spoil is not None:
         spoil(stage)
@@ -72,14 +75,6 @@ def play(
     points = reference.result()
     evidence, *beside = gather(stage, reference=points, in_vain=in_vain)
     return Performance(stage=stage, evidence=evidence, beside=tuple(beside), seconds=time.monotonic() - begun)
-
-
-def _stage(region: Region, plan: Plan, *, outputs: dict[str, str], say: Say) -> Stage:
-    """The stage of the run, with one for each run beside it."""
-    stage = Stage(region, plan, outputs=outputs, say=say)
-    for number in range(1, plan.runs):
-        stage.companions.append(Stage(region, plan, outputs=outputs, say=say, run=BESIDE.format(number=number)))
-    return stage
 
 
 def _play_acts(stage: Stage) -> None:

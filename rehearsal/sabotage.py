@@ -154,7 +154,9 @@ def _with_delete(statements: list[dict[str, Any]]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- in the nodes
-def _inside(what: str) -> Callable[[Stage], None]:
+def inside(what: str) -> Callable[[Stage], None]:
+    """Breaks `what` (see spoilt/sitecustomize.py) in every container of every node."""
+
     def spoil(stage: Stage) -> None:
         stage.region.hosts.sabotage = SPOILT
         stage.region.hosts.image_env["REHEARSAL_SPOILS"] = what
@@ -164,13 +166,13 @@ def _inside(what: str) -> Callable[[Stage], None]:
 
 def _remove_join_barrier(stage: Stage) -> None:
     """The flush is slow, as a large one is: a successor that does not wait for it is there first."""
-    _inside("join-barrier")(stage)
+    inside("join-barrier")(stage)
     slow = ObjectFault(kind=ObjectKind.DELAY, method="PUT", key=r"/part-", seconds=12.0, skip=1, times=FOREVER)
     stage.region.object_faults.add(slow)
 
 
 def _ignore_generation(stage: Stage) -> None:
-    _inside("generation")(stage)
+    inside("generation")(stage)
     stage.region.faults.rewrite("dynamodb", "TransactWriteItems", _strip_pointer_condition)
 
 
@@ -191,7 +193,7 @@ ALL: Final[tuple[Sabotage, ...]] = (
     Sabotage(
         name="digest-check-removed",
         says="restored chunks are not compared with their digests",
-        spoil=_inside("digest-check"),
+        spoil=inside("digest-check"),
         breaks=(verdicts.WHOLE_ONLY, verdicts.BIT_EQUAL),
         plan=_FROZEN,
     ),
@@ -219,7 +221,7 @@ ALL: Final[tuple[Sabotage, ...]] = (
     Sabotage(
         name="rng-not-restored",
         says="random number generators keep the state of a fresh process",
-        spoil=_inside("rng"),
+        spoil=inside("rng"),
         breaks=(verdicts.BIT_EQUAL,),
     ),
     Sabotage(

@@ -16,7 +16,7 @@ from rehearsal import losses
 from rehearsal.auditor import Auditor
 from rehearsal.deploy import REPOSITORY
 from rehearsal.evidence import Departure, DepartureKind
-from rehearsal.permissions.proof import Proof
+from rehearsal.permissions.proof import Proof, prove
 from rehearsal.plan import RUN, Plan, run_spec
 from rehearsal.region import Region
 from rehearsal.trouble import Expected
@@ -37,12 +37,16 @@ class InVain(Exception):
 class Stage:
     """One run on one region. Acts call its verbs; what they did is in `departures`, `extras` and `expected`.
 
-    `companions` are the stages of further runs beside it. `moments` are times that a scenario notes for its verdicts.
+    `companions` are the stages of further runs beside it. `moments` and `noted` are what a scenario notes for its
+    verdicts.
     """
 
-    def __init__(self, region: Region, plan: Plan, *, outputs: dict[str, str], say: Say, run: str = RUN) -> None:
+    def __init__(
+        self, region: Region, plan: Plan, *, cdk_out: Path, outputs: dict[str, str], say: Say, run: str = RUN
+    ) -> None:
         self.region = region
         self.plan = plan
+        self.cdk_out = cdk_out
         self.outputs = outputs
         self.say = say
         self.run = run
@@ -53,6 +57,7 @@ class Stage:
         self.by_hand: set[str] = set()
         self.expected: list[Expected] = []
         self.moments: dict[str, float] = {}
+        self.noted: dict[str, str] = {}
         self.proofs: list[Proof] = []  # of what was called before the stack was deployed anew
         self.proved_calls = 0
         self.woke_at: float | None = None
@@ -75,6 +80,12 @@ class Stage:
         spec.write_text(json.dumps(run_spec(self.plan, run=self.run, loss_log=self.loss_log), indent=2))
         outputs.write_text(json.dumps(self.outputs))
         self.spotproof("submit", str(spec), "--outputs", str(outputs))
+
+    def upgrade(self, cdk_out: Path) -> None:
+        """Deploys another version of the stack while the run goes on. What was called until now is judged first."""
+        self.proofs.append(prove(self.region, self.outputs, whole=False, since=self.proved_calls))
+        self.proved_calls = len(self.region.calls)
+        self.outputs = self.region.deploy(cdk_out)
 
     def spotproof(self, *words: str) -> str:
         """Runs one command of the product's own command line and returns its standard output."""
@@ -160,6 +171,9 @@ class Stage:
 
     def wait_for_step(self, step: int) -> None:
         self.wait(lambda: self.step() >= step, what=f"training reaches step {step}")
+
+    def wait_for_status(self, status: str) -> None:
+        self.wait(lambda: self.status() == status, what=f"run {self.run} is {status}")
 
     def wait_for_commit_beyond(self, step: int) -> int:
         """Returns the step of a commit that is newer than `step`."""

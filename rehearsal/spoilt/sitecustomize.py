@@ -42,10 +42,15 @@ def _no_rng(module: Any) -> None:
     module._restore_rng = lambda _: None  # noqa: SLF001 -- a sabotage reaches where no caller may
 
 
+def _no_metadata(module: Any) -> None:
+    module.Imds.poll = lambda _: []
+
+
 PATCHES: dict[str, dict[str, Patch]] = {
     "digest-check": {"spotproof.store.s3": _no_digest_check},
     "join-barrier": {"spotproof.agent.membership": _no_join_barrier},
     "generation": {"spotproof.agent.loop": _never_superseded, "spotproof.agent.heartbeat": _deaf_heart},
+    "metadata-poll": {"spotproof.agent.imds": _no_metadata},
     "rng": {"spotproof.checkpoint.restore": _no_rng},
 }
 

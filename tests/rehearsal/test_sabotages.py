@@ -18,6 +18,7 @@ REPLACED = [
     ("spotproof.agent.membership", "waiting_for"),
     ("spotproof.agent.loop", "is_superseded"),
     ("spotproof.agent.heartbeat", "Heart"),
+    ("spotproof.agent.imds", "Imds"),
     ("spotproof.checkpoint.restore", "_restore_rng"),
 ]
 

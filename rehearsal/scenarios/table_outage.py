@@ -1,0 +1,97 @@
+"""DynamoDB is out for twice the time after which a silent node counts as lost. Nothing is launched, nothing is lost.
+
+Two minutes are twice the product's minute of silence. Here silence and the wait for a first heartbeat are shortened,
+and the outage with them, by the same factor; what cannot be shortened by a run stays as it is in the product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rehearsal import acts, verdicts
+from rehearsal.evidence import DepartureKind, Evidence
+from rehearsal.plane.faults import ANY, FOREVER
+from rehearsal.scenarios.scenario import PLAN, Scenario, Spoil
+from rehearsal.stage import Stage
+from rehearsal.verdicts import Verdict
+
+SILENCE_S: Final = 6.0
+OUTAGE_S: Final = 2 * SILENCE_S
+SETTLES_S: Final = 2 * SILENCE_S  # looks of repair after it: whoever counts the outage as silence does it now
+OUT, BACK, SETTLED = "out", "back", "settled"
+HELD: Final = "table outage"
+WHY: Final = "the table was out"
+
+
+def script(stage: Stage) -> None:
+    acts.begin(stage)
+    stage.wait_for_commit_beyond(0)
+    stage.say(f"step {stage.step()}: the table is out for {OUTAGE_S:.0f} s, a node is silent after {SILENCE_S:.0f} s")
+    stage.mark(OUT)
+    with stage.expecting(WHY, settles_s=SILENCE_S):
+        out = stage.region.faults.add(
+            "dynamodb", ANY, "InternalServerError", status=500, times=FOREVER, when=lambda call: bool(call.role)
+        )
+        time.sleep(OUTAGE_S)
+        stage.region.faults.remove(out)
+    stage.mark(BACK)
+    stage.say(f"    the table is back at step {stage.step()}; {out.hits} calls had failed")
+    committed = stage.wait_for_commit_beyond(stage.auditor.commits[-1].step)
+    time.sleep(max(0.0, stage.moments[BACK] + SETTLES_S - time.time()))
+    stage.mark(SETTLED)
+    stage.say(f"    step {committed} is committed; now the node is interrupted")
+    acts.open_pools(stage, ("g6.xlarge", "us-east-1b"))
+    instance, pieces = stage.holder(), stage.pieces()
+    stage.departs("after the outage", DepartureKind.NOTICE, instance, good_step=0)
+    stage.region.hosts.interrupt(instance, notice_s=stage.plan.notice_s)
+    stage.wait_for_replacement(pieces)
+    acts.end(stage)
+
+
+def promises(stage: Stage, evidence: Evidence) -> Iterator[Verdict]:
+    out, settled = stage.moments.get(OUT), stage.moments.get(SETTLED)
+    if out is None or settled is None:
+        yield Verdict(name=HELD, passed=False, says="the outage was not played to its end")
+        return
+    launched = [a for a in stage.region.calls.of("ec2", "CreateFleet") if out < a.call.at < settled]
+    ended = [a for a in stage.region.calls.of("ec2", "TerminateInstances") if out < a.call.at < settled]
+    again = _trained_twice(evidence)
+    yield held(launched=len(launched), ended=len(ended), again=again, lasted_s=stage.moments[BACK] - out)
+
+
+def _trained_twice(evidence: Evidence) -> int:
+    """Steps that more than one process trained."""
+    return len(evidence.points) - len({point.step for point in evidence.points})
+
+
+def held(*, launched: int, ended: int, again: int, lasted_s: float) -> Verdict:
+    """The table was out for long enough, and nobody was replaced, ended or sent back for it."""
+    passed = launched == ended == again == 0 and lasted_s >= OUTAGE_S
+    says = f"{lasted_s:.0f} s without it ({SILENCE_S:.0f} s are silence): {launched} launched, {ended} ended"
+    return Verdict(name=HELD, passed=passed, says=f"{says}, {again} steps trained twice")
+
+
+def _silence_counts(stage: Stage) -> None:
+    raise NotImplementedError
+
+
+SCENARIO: Final = Scenario(
+    name="table-outage",
+    says="DynamoDB is out for twice the time of silence",
+    plan=dataclasses.replace(
+        PLAN,
+        steps=240,
+        spec={"liveness": {"heartbeat_s": 1.0, "silence_s": SILENCE_S, "first_heartbeat_s": SILENCE_S}},
+    ),
+    script=script,
+    promises=promises,
+    sabotage=Spoil(
+        name="outage-counts-as-silence",
+        says="the time of the outage counts as silence",
+        act=_silence_counts,
+        breaks=(HELD, verdicts.ONE_REPLACEMENT),
+    ),
+)
