@@ -164,6 +164,15 @@ def inside(what: str) -> Callable[[Stage], None]:
     return spoil
 
 
+def inside_functions(what: str) -> Callable[[Stage], None]:
+    """Breaks `what` (see spoilt/sitecustomize.py) in every function."""
+
+    def spoil(stage: Stage) -> None:
+        stage.region.functions.sabotage, stage.region.functions.spoils = SPOILT, what
+
+    return spoil
+
+
 def _remove_join_barrier(stage: Stage) -> None:
     """The flush is slow, as a large one is: a successor that does not wait for it is there first."""
     inside("join-barrier")(stage)

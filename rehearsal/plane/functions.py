@@ -53,6 +53,7 @@ class Functions:
     """Invokes deployed functions. `endpoints` are the AWS_ENDPOINT_URL* that stand for the network.
 
     `sabotage` names a folder with a sitecustomize.py that every worker loads first: a fault from outside the product.
+    `spoils` tells it which one.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Functions:
         self.failed: Counter[str] = Counter()
         self.problems: list[str] = []
         self.sabotage: Path | None = None
+        self.spoils = ""
         self.retry_s = 0.5
         self.endpoints = endpoints
         self._account = account
@@ -194,7 +196,8 @@ class Functions:
 
     def _environment(self, deployment: Deployment, root: Path, role: Credentials) -> dict[str, str]:
         """The deployed variables, the runtime's own, the role's keys and the endpoints: nothing of this process."""
-        sabotage = {"REHEARSAL_SITECUSTOMIZE": str(self.sabotage)} if self.sabotage else {}
+        chosen = {"REHEARSAL_SITECUSTOMIZE": str(self.sabotage), "REHEARSAL_SPOILS": self.spoils}
+        sabotage = chosen if self.sabotage else {}
         group = f"/aws/lambda/{deployment.name}"
         return (
             dict(deployment.environment)

@@ -101,10 +101,12 @@ def joined(judged: Sequence[Sequence[Verdict]]) -> tuple[Verdict, ...]:
 
 def line(result: Result) -> str:
     """One result for a terminal."""
+    name, seconds = result.scenario, f"({result.seconds:.0f} s)"
     broken = "; ".join(f"{verdict.name}: {verdict.says}" for verdict in result.broken)
-    if result.sabotage:
-        missed = f"NOT NOTICED: {' or '.join(result.breaks)} should have failed"
-        told = f"{result.sabotage} {'noticed' if result.is_noticed else missed}"
-        return f"{result.scenario:<18} {result.seconds:4.0f} s  {told}{f' ({broken})' if broken else ''}"
-    own = result.verdicts[-1].says if result.verdicts else ""
-    return f"{result.scenario:<18} {result.seconds:4.0f} s  {f'FAILED  {broken}' if broken else f'passed  {own}'}"
+    if not result.sabotage:
+        own = result.verdicts[-1].says if result.verdicts else ""
+        return f"{name}: FAILED {seconds}  {broken}" if broken else f"{name}: passed {seconds}  {own}"
+    if result.is_noticed:
+        return f"{name}: noticed {seconds}  {result.sabotage}: {broken}"
+    missed = f"{' or '.join(result.breaks)} should have failed"
+    return f"{name}: NOT NOTICED {seconds}  {result.sabotage}: {missed}{f', not {broken}' if broken else ''}"

@@ -173,12 +173,14 @@ def test_the_verdicts_of_several_runs_are_one_each() -> None:
 def test_a_sabotage_is_noticed_only_by_the_verdict_that_it_must_break() -> None:
     result = Result(scenario="s", seconds=1.0, verdicts=(BAD,), sabotage="x", breaks=("a",))
     assert result.as_it_should
-    assert "x noticed" in line(result)
+    assert line(result).startswith("s: noticed (1 s)")
     other = Result(scenario="s", seconds=1.0, verdicts=(BAD,), sabotage="x", breaks=("b",))
     assert not other.as_it_should
     assert "NOT NOTICED" in line(other)
 
 
 def test_a_scenario_is_as_it_should_when_nothing_is_broken() -> None:
-    assert Result(scenario="s", seconds=1.0, verdicts=(GOOD,)).as_it_should
+    good = Result(scenario="s", seconds=1.0, verdicts=(GOOD,))
+    assert good.as_it_should
+    assert line(good).startswith("s: passed (1 s)")
     assert "FAILED" in line(Result(scenario="s", seconds=1.0, verdicts=(GOOD, BAD)))
