@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotproof.contract.items import Head, Newest
+from spotproof.contract.items import Generation, Head, Newest, PointerItem
 from spotproof.contract.orders import FlushOrder, slots_of
 from spotproof.contract.states import NoticeKind
 from spotproof.errors import StoreError
@@ -29,13 +29,29 @@ class ReadsNewest(Protocol):
     def newest(self, run: str) -> Newest | None:
         """Return the newest sealed generation, or None."""
 
+    def generation(self, run: str, number: int) -> Generation | None:
+        """Return one sealed membership, or None."""
+
+
+class ReadsPointer(Protocol):
+    """The part of `store.pointer.Pointers` that is needed here."""
+
+    def read(self, run: str) -> PointerItem | None:
+        """Return the pointer, or None."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSays:
-    """One look at the table. None: there is no such item; `error` tells of a look that failed."""
+    """One look at the table. None: there is no such item; `error` tells of a look that failed.
+
+    `sealed` and `pointer` are read only for a run of many nodes. `began_at`: what was written before it is in here.
+    """
 
     head: Head | None = None
     newest: Newest | None = None
+    sealed: Generation | None = None
+    pointer: PointerItem | None = None
+    began_at: float = 0.0
     error: str = ""
 
 
@@ -45,6 +61,36 @@ def look(run: str, *, heads: ReadsHead, memberships: ReadsNewest) -> TableSays:
         return TableSays(head=heads.read(run), newest=memberships.newest(run))
     except StoreError as error:
         return TableSays(error=str(error))
+
+
+@dataclass(slots=True, kw_only=True)
+class WiderLook:
+    """The look of one of many nodes: the newest membership, read once, and what is committed, since the last part of a
+    checkpoint may be another node's."""
+
+    run: str
+    heads: ReadsHead
+    memberships: ReadsNewest
+    pointers: ReadsPointer
+    now: Callable[[], float]
+    _sealed: Generation | None = None
+
+    def __call__(self) -> TableSays:
+        """Look once; a failure is a value."""
+        began_at = self.now()
+        try:
+            newest = self.memberships.newest(self.run)
+            if newest is not None and (self._sealed is None or self._sealed.generation != newest.generation):
+                self._sealed = self.memberships.generation(self.run, newest.generation)
+            return TableSays(
+                head=self.heads.read(self.run),
+                newest=newest,
+                sealed=self._sealed,
+                pointer=self.pointers.read(self.run),
+                began_at=began_at,
+            )
+        except StoreError as error:
+            return TableSays(error=str(error))
 
 
 def order_of(head: Head) -> FlushOrder | None:

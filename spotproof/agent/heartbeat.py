@@ -1,14 +1,19 @@
-"""What the node says of itself: its NODE item, every heartbeat and at each change of phase; metrics as EMF lines."""
+"""What the node says of itself: its NODE item, each heartbeat and at each change of phase; its metrics as EMF lines."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
+from spotproof.contract import emf
+from spotproof.contract.emf import Sample
 from spotproof.contract.items import Node
+from spotproof.contract.metrics import Metric
 from spotproof.contract.states import FlushOutcome, NodePhase
+from spotproof.contract.times import Times
 from spotproof.errors import StoreError, Superseded
 
 
@@ -29,6 +34,9 @@ class Place:
     instance: str
 
 
+NOTHING_YET: Final = Times()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """What a beat tells beside the place."""
@@ -40,6 +48,35 @@ class Condition:
     flush: FlushOutcome | None = None
     flush_step: int | None = None
     exit_code: int | None = None
+    times: Times = NOTHING_YET
+    step_s: float | None = None  # the newest optimizer step; for metrics, not in the item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """The node's metrics: one line of its log for each beat, with what it tells of itself beside the values."""
+
+    stack: str
+    write: Callable[[str], None]
+    now: Callable[[], float]
+
+    def tell(self, place: Place, condition: Condition, *, missed: int) -> None:
+        """Write the line. A loss that is no finite number is counted and left out; the other values stand."""
+        samples = [Sample(metric=Metric.BEATS_MISSED, value=missed)]
+        if condition.step_s is not None:
+            samples.append(Sample(metric=Metric.STEP, value=condition.step_s))
+        about: dict[str, str | float] = {
+            "run": place.run,
+            "slot": place.slot,
+            "incarnation": place.incarnation,
+            "phase": condition.phase.value,
+            "step": condition.step,
+        }
+        if condition.loss is not None:
+            about["loss"] = condition.loss
+            samples.append(Sample(metric=Metric.NONFINITE_LOSS, value=int(not math.isfinite(condition.loss))))
+        for line in emf.lines(self.stack, samples, now_ms=int(self.now() * 1000), about=about):
+            self.write(line)
 
 
 @dataclass(slots=True)
@@ -53,6 +90,7 @@ class Heart:
     place: Place
     now: Callable[[], float]
     on_superseded: Callable[[str], None]
+    vitals: Vitals | None = None  # None: nobody reads this node's log for metrics
     missed: int = 0
     _condition: Condition = field(default_factory=Condition)
     _beats: int = 0
@@ -76,6 +114,7 @@ class Heart:
         with self._lock:
             condition = self._condition
             self._beats += 1
+            missed = self.missed
             try:
                 self.nodes.beat(self._node(condition))
             except Superseded as error:
@@ -84,6 +123,8 @@ class Heart:
                 self.missed += 1
             else:
                 self._written = condition
+            if self.vitals is not None:
+                self.vitals.tell(self.place, condition, missed=self.missed - missed)
 
     def is_told(self) -> bool:
         """Whether the newest condition has been written."""
@@ -101,10 +142,11 @@ class Heart:
             beats=self._beats,
             generation=condition.generation,
             step=condition.step,
-            loss=None if loss is None else round(loss, 6),
+            loss=None if loss is None or not math.isfinite(loss) else round(loss, 6),  # the table knows no NaN
             flush=condition.flush,
             flush_step=condition.flush_step,
             exit_code=condition.exit_code,
+            times=condition.times.text() or None,
         )
 
 

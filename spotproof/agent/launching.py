@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spotproof.agent.decide import Ending, Verdict, verdict
@@ -17,8 +17,11 @@ from spotproof.contract import protocol
 from spotproof.contract.exits import ExitCode
 from spotproof.contract.limits import FIRST_HEARTBEAT_S, LAST_COMMIT_WAIT_S
 from spotproof.contract.protocol import Exited, Go, Notice, Role
+from spotproof.contract.runspec import RunSpec
+from spotproof.contract.settings import RendezvousSettings
 from spotproof.contract.states import NodePhase
 from spotproof.errors import ContractError, ProtocolError
+from spotproof.rendezvous.launch import torchrun_environment
 
 TELL_S: Final = 5.0  # how long the verdict waits for the last beat to be written
 LAUNCHER_BACK_S: Final = 30.0  # for a launcher to come back after its container was started again
@@ -42,6 +45,7 @@ class Launching:
 
     situation: Situation
     on_person: Callable[[Heard], None]
+    rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)  # where the table is
     ended: Verdict | None = None  # the last word, once it is spoken
     _started: set[Peer] = field(default_factory=set)
     _exited: dict[Peer, _End] = field(default_factory=dict)
@@ -65,9 +69,9 @@ class Launching:
                 self._exited[peer] = _End(peer=peer, code=int(ExitCode.PREEMPTED_LOST), at=now.now())
             elif any(other in self._started for other in launchers):
                 self._turn_away(peer)
-            elif now.has_joined and now.spec is not None:
+            elif now.may_start and now.spec is not None:
                 self._started.add(peer)
-                now.server.send(peer, Go(command=now.spec.command, environment=now.spec.environment))
+                now.server.send(peer, self._go(now.spec))
 
     def _turn_away(self, peer: Peer) -> None:
         """Two commands must never train one run: the later one is refused, unless the earlier one is just going."""
@@ -114,7 +118,7 @@ class Launching:
         """
         now = self.situation
         is_busy = bool(now.peers(Role.LAUNCHER) or now.peers(Role.TRAINER)) or now.is_saving
-        if is_busy or not now.has_joined or now.is_leaving or now.superseded or self.ended is not None:
+        if is_busy or not now.may_start or now.is_leaving or now.superseded or self.ended is not None:
             self._lonely_since = None
             return
         if self._lonely_since is None:
@@ -190,7 +194,17 @@ class Launching:
         now.log(f"{word.says}: it is started again")
         now.enter(NodePhase.PREPARING)
         if now.spec is not None:
-            now.server.send(peer, Go(command=now.spec.command, environment=now.spec.environment))
+            now.server.send(peer, self._go(now.spec))
+
+    def _go(self, spec: RunSpec) -> Go:
+        """Of many nodes torchrun is told by its environment where its place is; the spec's own variables win."""
+        place = self.situation.place
+        if not self.situation.is_together or place is None:
+            return Go(command=spec.command, environment=spec.environment)
+        seat = replace(self.rendezvous, instance=place.instance, slot=place.slot, incarnation=place.incarnation)
+        told = torchrun_environment(seat, run=spec.run, smallest=spec.slots, largest=spec.slots)
+        added = tuple(f"{name}={text}" for name, text in told.items())
+        return Go(command=spec.command, environment=(*added, *spec.environment), waits_to_be_stopped=True)
 
     def _count_failure(self, code: int) -> None:
         training, saves = self.situation.training, self.situation.saves

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,7 @@ class Leaving:
     """Acts on notices. `interruptions` counts this node's own end: once, however often it is heard."""
 
     situation: Situation
+    depart: Callable[[], None] = field(default=lambda: None)  # of many nodes: takes this one out for good
     interruptions: int = 0
     decision: Decision | None = None
 
@@ -85,6 +87,7 @@ class Leaving:
     def _begin(self, news: News) -> None:
         now = self.situation
         now.outcome = FlushOutcome.PENDING
+        now.saves.flush_asked_step = -1  # of many nodes: it saved for another one that left
         write_notice_file(now.runtime_dir / NOTICE_FILE, news)
         now.enter(NodePhase.FLUSHING)
         now.say(flush=FlushOutcome.PENDING)
@@ -130,6 +133,8 @@ class Leaving:
         now.log(f"flush outcome: {outcome}, step {step}")
         now.say(flush=outcome, flush_step=None if step < 0 else step)
         now.enter(NodePhase.DRAINING)
+        if now.is_together:
+            self.depart()
         done = FlushDone(outcome=outcome, step=step)
         now.tell_all(Role.TRAINER, done)
         now.tell_all(Role.LAUNCHER, done)

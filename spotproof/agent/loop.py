@@ -14,24 +14,27 @@ from spotproof.agent.heartbeat import Heart, Place
 from spotproof.agent.imds import MetadataNotice
 from spotproof.agent.launching import Launching
 from spotproof.agent.leaving import Leaving
-from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed
+from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed, Ready
 from spotproof.agent.notices import Heard, Source, of_order
 from spotproof.agent.requests import Requests
 from spotproof.agent.server import Peer, Said, Server
 from spotproof.agent.situation import Situation
 from spotproof.agent.threads import Mailbox, Repeating
+from spotproof.agent.together import Together
 from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.agent.uploads import Uploads
 from spotproof.checkpoint.jobs import Begin, GivenUp
 from spotproof.contract.exits import ExitCode
 from spotproof.contract.protocol import VERSION, Hello, Role
 from spotproof.contract.states import NodePhase, NoticeKind, RunStatus
+from spotproof.contract.times import Moment
 from spotproof.errors import ProtocolError, Superseded
 
 TICK_S: Final = 0.25
 PAUSE_BUDGET_S: Final = 600  # a person who pauses a run has time
 ALONE_S: Final = 0.5  # a local agent ends when nobody has been connected for this long and nothing is under way
 FIRST_PEER_S: Final = 60.0
+AWAIT_LOOK_S: Final = 0.5  # while another node's part of a checkpoint is awaited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class Owned:
     heart: Callable[[Place], Heart]
     look: Callable[[], TableSays]
     head_poll_s: float
+    look_wider: Callable[[], TableSays] | None = None  # of one of many nodes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,10 +153,9 @@ class Loop:
             case Placed():
                 self._placed(event)
             case Parked(waiting_for=reason):
-                self.situation.enter(NodePhase.PARKED)
-                self.situation.log(f"parked: {reason}")
-            case Joined():
-                self._joined(event)
+                self._parked(reason)
+            case Joined() | Ready():
+                self._through(event)
             case NotJoined(error=error):
                 self._not_joined(error)
             case FetchedAgain():
@@ -168,6 +171,12 @@ class Loop:
             case _:
                 raise ProtocolError(f"nobody expects {event!r}")
 
+    def _parked(self, reason: str) -> None:
+        self.situation.passed(Moment.PARKED)
+        if reason:
+            self.situation.enter(NodePhase.PARKED)
+            self.situation.log(f"parked: {reason}")
+
     def _placed(self, placed: Placed) -> None:
         now, place = self.situation, placed.place
         now.place, now.spec = place, placed.spec
@@ -176,10 +185,10 @@ class Loop:
             Repeating("heartbeat", now.heart.beat, period_s=placed.spec.liveness.heartbeat_s, mailbox=self.mailbox)
         )
         now.uploads = self.stack.enter_context(Uploads(self.owned.begin(place), was_committed=self.owned.was_committed))
-        looking = Repeating(
-            "table", lambda: self.mailbox.post(self.owned.look()), period_s=self.owned.head_poll_s, mailbox=self.mailbox
+        look = self.owned.look_wider if now.is_together and self.owned.look_wider is not None else self.owned.look
+        now.looking = self.stack.enter_context(
+            Repeating("table", lambda: self.mailbox.post(look()), period_s=self.owned.head_poll_s, mailbox=self.mailbox)
         )
-        self.stack.enter_context(looking)
         self._watch_uploads()
         now.enter(NodePhase.PREPARING)
         now.log(f"run {place.run}, slot {place.slot}, incarnation {place.incarnation}, instance {place.instance}")
@@ -189,6 +198,7 @@ class Loop:
         now.generation, now.fetched = joined.generation, joined.fetched
         if joined.old_order is not None:
             now.notices.forget_before_joining(joined.old_order)
+        now.passed(Moment.JOINED)
         now.say(generation=joined.generation)
         if joined.fetched is None:
             now.log(f"generation {joined.generation}: nothing to restore, training starts at step 0")
@@ -198,6 +208,29 @@ class Loop:
                 now.saves.committed_generation, now.saves.committed_step = joined.fetched.order
         self.trainers.joined()
         self.launching.go()
+
+    def _through(self, event: Joined | Ready) -> None:
+        if isinstance(event, Joined):
+            self._joined(event)
+        else:
+            self._may_take_part(event)
+
+    def _may_take_part(self, ready: Ready) -> None:
+        """One of many nodes: its launcher goes into the rendezvous; the membership is sealed there."""
+        now = self.situation
+        now.is_ready, now.fetched = True, ready.ahead
+        if ready.old_order is not None:
+            now.notices.forget_before_joining(ready.old_order)
+        if not now.has_joined:
+            now.enter(NodePhase.PARKED)
+        now.log("ready: the launcher goes into the rendezvous")
+        self.launching.go()
+
+    def _entered(self) -> None:
+        """A membership with this node stands, one of many."""
+        self.situation.passed(Moment.JOINED)
+        self.trainers.joined()
+        self.trainers.restore()
 
     def _not_joined(self, error: Exception) -> None:
         if isinstance(error, Superseded):
@@ -216,7 +249,13 @@ class Loop:
         now = self.situation
         if now.place is None or says.error:
             return
-        if now.has_joined and is_superseded(says.newest, generation=now.generation):
+        if now.is_together:
+            why = Together(situation=now, on_entered=self._entered).hear(says)
+            if why:
+                self._supersede(why)
+            elif now.is_over and now.has_joined and not now.is_leaving:
+                now.enter(NodePhase.PARKED)
+        elif now.has_joined and is_superseded(says.newest, generation=now.generation):
             number = says.newest.generation if says.newest is not None else 0
             self._supersede(f"generation {number} has been sealed without this node (its own was {now.generation})")
         if says.head is None:
@@ -248,9 +287,10 @@ class Loop:
             self.leaving.hear(heard)
 
     def _reports(self, uploads: Uploads) -> None:
+        now = self.situation
         for report in uploads.reports():
             self.trainers.reported(report)
-            if isinstance(report, GivenUp) and report.is_superseded:
+            if isinstance(report, GivenUp) and report.is_superseded and not now.is_together:
                 self._supersede(report.reason)
         self._watch_uploads()
 
@@ -288,6 +328,8 @@ class Loop:
         self.requests.refused.clear()
         if now.superseded:
             self.launching.stop_trainers()
+        if now.saves.waits_for_others and now.now() >= now.looked_at + AWAIT_LOOK_S:
+            now.look_now()
         if now.is_leaving and not now.has_joined:
             self.joiner.cancel()  # it would not live long enough to be of use
             self.launching.go()

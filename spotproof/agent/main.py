@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spotproof.agent.head import look
-from spotproof.agent.heartbeat import Heart, Place
+from spotproof.agent.head import WiderLook, look
+from spotproof.agent.heartbeat import Heart, Place, Vitals
 from spotproof.agent.imds import Endpoint, Imds
 from spotproof.agent.launching import Launching
 from spotproof.agent.leaving import NOTICE_FILE, Leaving
@@ -23,8 +23,10 @@ from spotproof.agent.loop import Loop, MetadataSays, Owned, SupersededHeard
 from spotproof.agent.membership import Called, Joiner
 from spotproof.agent.requests import Requests
 from spotproof.agent.server import Server
+from spotproof.agent.shares import Wanted
 from spotproof.agent.situation import Situation
 from spotproof.agent.threads import END_WITHIN_S, Mailbox, Repeating
+from spotproof.agent.together import departing
 from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
 from spotproof.checkpoint.jobs import Begin
@@ -32,7 +34,7 @@ from spotproof.checkpoint.localcopy import LocalCopies
 from spotproof.contract import ids, s3keys
 from spotproof.contract.limits import HEAD_POLL_S, IMDS_POLL_S
 from spotproof.contract.runspec import Budgets, CheckpointPolicy, Pools, RunSpec
-from spotproof.contract.settings import LocalSettings, NodeSettings, variable
+from spotproof.contract.settings import LocalSettings, NodeSettings, RendezvousSettings, variable
 from spotproof.errors import BadSettings, StoreError
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.head import Heads
@@ -60,6 +62,8 @@ class Ground:
     begin: Begin
     is_local: bool
     instance: str = ""
+    rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)  # for a launcher of one of many nodes
+    stack: str = ""  # local: none, and nobody reads metrics out of the log
     spec: RunSpec | None = None  # local: made up from the settings
 
 
@@ -96,10 +100,13 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
     joiner = Joiner(
         table=ground.table, post=mailbox.post, now=time.time, make_fetcher=lambda run: _fetcher(ground, run)
     )
-    again = fetching(_fetcher(ground, ground.run).newest, joiner=joiner, mailbox=mailbox)
+    fetcher = _fetcher(ground, ground.run)
+    again = fetching(fetcher.newest, joiner=joiner, mailbox=mailbox)
+    parts = fetching_parts(fetcher, joiner=joiner, mailbox=mailbox)
     requests = Requests(runtime_dir=ground.runtime_dir)
     requests.open()
-    leaving = Leaving(situation=situation)
+    departing_ = departing(ground.table, run=ground.run, node=ground.instance)
+    leaving = Leaving(situation=situation, depart=stack.enter_context(departing_))
     loop = Loop(
         situation=situation,
         owned=_owned(ground, mailbox),
@@ -107,8 +114,13 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
         selector=selector,
         server=server,
         joiner=joiner,
-        trainers=Trainers(situation=situation, fetch=stack.enter_context(again)),
-        launching=Launching(situation=situation, on_person=leaving.hear),
+        trainers=Trainers(
+            situation=situation,
+            fetch=stack.enter_context(again),
+            fetch_part=stack.enter_context(parts),
+            on_damaged=lambda _: _choose_again(ground, situation),
+        ),
+        launching=Launching(situation=situation, on_person=leaving.hear, rendezvous=ground.rendezvous),
         leaving=leaving,
         requests=requests,
         stack=stack.enter_context(ExitStack()),
@@ -127,7 +139,11 @@ def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
 
     def heart(place: Place) -> Heart:
         return Heart(
-            nodes=nodes, place=place, now=time.time, on_superseded=lambda why: mailbox.post(SupersededHeard(why=why))
+            nodes=nodes,
+            place=place,
+            now=time.time,
+            on_superseded=lambda why: mailbox.post(SupersededHeard(why=why)),
+            vitals=Vitals(stack=ground.stack, write=_say, now=time.time) if ground.stack else None,
         )
 
     return Owned(
@@ -137,6 +153,9 @@ def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
         ),
         heart=heart,
         look=lambda: look(ground.run, heads=heads, memberships=memberships),
+        look_wider=WiderLook(
+            run=ground.run, heads=heads, memberships=memberships, pointers=Pointers(ground.table), now=time.time
+        ),
         head_poll_s=HEAD_POLL_S,
     )
 
@@ -185,6 +204,39 @@ def fetching(read: Callable[[], Fetched | None], *, joiner: Joiner, mailbox: Mai
     finally:
         for thread in threads:
             thread.join(END_WITHIN_S)
+
+
+@contextmanager
+def fetching_parts(fetcher: Fetcher, *, joiner: Joiner, mailbox: Mailbox) -> Iterator[Callable[[Wanted], None]]:
+    """Reads one rank's part of one checkpoint on a thread for each call, and posts what came of it."""
+    threads: list[threading.Thread] = []
+
+    def work(wanted: Wanted) -> None:
+        def read() -> Fetched:
+            return fetcher.exact(wanted.order, wanted.rank, is_committed=wanted.is_committed)
+
+        try:
+            mailbox.post(FetchedAgain(fetched=joiner.patiently(read), wanted=wanted))
+        except Called:
+            pass
+        except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the workers are told
+            mailbox.post(FetchedAgain(error=error, wanted=wanted))
+
+    def fetch(wanted: Wanted) -> None:
+        threads.append(threading.Thread(target=work, args=(wanted,), name="fetch", daemon=True))
+        threads[-1].start()
+
+    try:
+        yield fetch
+    finally:
+        for thread in threads:
+            thread.join(END_WITHIN_S)
+
+
+def _choose_again(ground: Ground, situation: Situation) -> None:
+    """The start that is sealed cannot be loaded here: the members seal again, with another one."""
+    with suppress(StoreError):  # the worker fails at last, and its launcher says so
+        Memberships(ground.table).mark_bad(ground.run, situation.generation)
 
 
 @contextmanager
@@ -294,7 +346,18 @@ def _node(settings: NodeSettings) -> Ground:
         begin=begin,
         is_local=False,
         instance=settings.instance,
+        rendezvous=RendezvousSettings(
+            table=settings.table,
+            bucket=settings.bucket,
+            region=settings.region,
+            address=os.environ.get(variable("address"), ""),
+        ),
+        stack=settings.stack,
     )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 -- the log driver takes each line of stdout as one log event
 
 
 def _log(line: str) -> None:

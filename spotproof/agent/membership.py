@@ -214,7 +214,7 @@ class Joiner:
         return spec
 
     def _take_part(self, place: Place) -> None:
-        """The way of one of many nodes. What it reads ahead is a guess: its rank is sealed later, and so is the start."""
+        """The way of one of many nodes. What it reads ahead is a guess: rank and start are sealed later."""
         fetcher = self.make_fetcher(place.run)
         ahead = self.patiently(lambda: fetcher.ahead(place.slot))
         self._park(place)

@@ -13,9 +13,11 @@ from spotproof.agent.server import Peer, Server
 from spotproof.agent.threads import Repeating
 from spotproof.agent.uploads import Uploads
 from spotproof.checkpoint.fetch import Fetched
+from spotproof.contract.items import Generation
 from spotproof.contract.protocol import Frame, Role
 from spotproof.contract.runspec import RunSpec
 from spotproof.contract.states import FlushOutcome, NodePhase, SaveKind
+from spotproof.contract.times import Moment
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +32,12 @@ class Saves:
     lost_step: int = -1
     lost_reason: str = ""
     flush_asked_step: int = -1
+    parted: tuple[int, int] = (-1, -1)  # the newest checkpoint whose part of this node is in, others' were not yet
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a checkpoint is whole as soon as other nodes' parts are there."""
+        return self.parted > (self.committed_generation, self.committed_step)
 
     @property
     def is_last_lost(self) -> bool:
@@ -62,6 +70,11 @@ class Situation:
     spec: RunSpec | None = None
     generation: int = 0
     fetched: Fetched | None = None
+    is_ready: bool = False  # one of many nodes: its launcher may go into the rendezvous
+    sealed: Generation | None = None  # one of many nodes: the membership of `generation`
+    is_over: bool = False  # ... which has ended: its members form the next one
+    looked_at: float = 0.0  # ... when the newest look at the table began
+    looking: Repeating | None = None
     heart: Heart | None = None
     beating: Repeating | None = None
     uploads: Uploads | None = None
@@ -80,14 +93,24 @@ class Situation:
         return self.generation > 0
 
     @property
+    def is_together(self) -> bool:
+        """Whether this is one of many nodes, whose launchers' rendezvous seals."""
+        return self.spec is not None and self.spec.slots > 1
+
+    @property
+    def may_start(self) -> bool:
+        """Whether the training command may start."""
+        return self.is_ready or self.has_joined
+
+    @property
     def is_leaving(self) -> bool:
         """Whether this node has been told to go."""
         return self.notices.leaving is not None
 
     @property
     def is_saving(self) -> bool:
-        """Whether an upload is under way or asked for."""
-        return self.uploads is not None and bool(self.uploads.pending)
+        """Whether an upload is under way or asked for, or other nodes' parts of a checkpoint are."""
+        return (self.uploads is not None and bool(self.uploads.pending)) or self.saves.waits_for_others
 
     def peers(self, role: Role) -> list[Peer]:
         """Connected processes of one role."""
@@ -105,6 +128,16 @@ class Situation:
         is_urgent = self.heart.say(changed(self.heart.condition, **changes))
         if is_urgent and self.beating is not None:
             self.beating.nudge()
+
+    def look_now(self) -> None:
+        """Look at the table now instead of at the end of the period."""
+        if self.looking is not None:
+            self.looking.nudge()
+
+    def passed(self, moment: Moment) -> None:
+        """Note when a moment of this node's start was; only the first time counts."""
+        if self.heart is not None:
+            self.say(times=self.heart.condition.times.passed(moment, int(self.now() * 1000)))
 
     def enter(self, phase: NodePhase) -> None:
         """Go to a phase; a final one stays."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spotproof.agent.server import Peer
+from spotproof.agent.shares import Shares, Wanted
 from spotproof.agent.situation import Situation
+from spotproof.agent.together import node_rank
 from spotproof.checkpoint.arena import sealed_memory
 from spotproof.checkpoint.channel import Received
 from spotproof.checkpoint.fetch import Fetched
@@ -30,6 +32,7 @@ from spotproof.contract.protocol import (
     Welcome,
 )
 from spotproof.contract.states import NodePhase, SaveKind
+from spotproof.contract.times import Moment
 from spotproof.errors import ArenaRefused, ProtocolError
 
 RIVAL_S: Final = 3.0  # for a process that has just died to be seen as gone
@@ -41,19 +44,31 @@ class FetchedAgain:
 
     fetched: Fetched | None = None
     error: Exception | None = None
+    wanted: Wanted | None = None  # one rank's part of a given checkpoint; None: the newest, of the only rank
 
 
 @dataclass(slots=True, kw_only=True)
 class Trainers:
-    """The trainer processes of this node. `fetch` reads the newest checkpoint on a thread and posts FetchedAgain."""
+    """The trainer processes of this node. `fetch` reads the newest checkpoint on a thread and posts FetchedAgain;
+    `fetch_part` one rank's part of one checkpoint."""
 
     situation: Situation
     fetch: Callable[[], None]
+    fetch_part: Callable[[Wanted], None] = field(default=lambda _: None)
+    on_damaged: Callable[[str], None] = field(default=lambda _: None)
     _waiting: list[Peer] = field(default_factory=list)  # want the image, it is not there yet
     _is_fetching: bool = False
     _has_used_start: bool = False
-    _welcomed: set[Peer] = field(default_factory=set)
+    _welcomed: dict[Peer, int] = field(default_factory=dict)  # with the generation that they were told
+    _came_at: dict[Peer, float] = field(default_factory=dict)
     _rivals: dict[Peer, float] = field(default_factory=dict)
+    _shares: Shares = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Shares answer through this."""
+        self._shares = Shares(
+            situation=self.situation, fetch=self.fetch_part, answer=self._answer, on_damaged=self.on_damaged
+        )
 
     def welcome(self, peer: Peer) -> None:
         """Tell a trainer what the run is, once this node has joined; one that comes after a refusal is let go."""
@@ -61,9 +76,9 @@ class Trainers:
         if now.refusal is not None:
             now.server.drop(peer)  # it would wait for a welcome for ever, and a local agent for it to go
             return
-        if place is None or spec is None or not now.has_joined or self._is_rival(peer):
+        if place is None or spec is None or not now.has_joined or not self._is_expected(peer) or self._is_rival(peer):
             return
-        self._welcomed.add(peer)
+        self._welcomed[peer] = now.generation
         start = self._start()
         frame = Welcome(
             run=place.run,
@@ -78,9 +93,27 @@ class Trainers:
         )
         now.server.send(peer, frame)
 
+    def _is_expected(self, peer: Peer) -> bool:
+        """Of many nodes: whether this worker is one of the membership that stands. Its launcher started it after the
+        seal, so only a look that began after it came tells; a worker of an earlier one is ended by its launcher."""
+        now, hello = self.situation, peer.hello
+        if not now.is_together or peer in self._welcomed:
+            return True
+        if peer not in self._came_at:
+            self._came_at[peer] = now.now()
+            now.look_now()
+        if now.is_over or now.sealed is None or now.place is None or hello is None:
+            return False
+        local_world = hello.world // len(now.sealed.members)
+        return now.looked_at >= self._came_at[peer] and hello.rank // max(1, local_world) == node_rank(
+            now.place, now.sealed
+        )
+
     def _is_rival(self, peer: Peer) -> bool:
         """Whether another process trains as this rank. It waits, in case that one is just going; then it is refused."""
-        others = [one for one in self.situation.peers(Role.TRAINER) if one in self._welcomed and one is not peer]
+        generation = self.situation.generation
+        others = [one for one in self.situation.peers(Role.TRAINER) if self._welcomed.get(one) == generation]
+        others = [one for one in others if one is not peer]
         if peer.hello is None or all(one.hello is None or one.hello.rank != peer.hello.rank for one in others):
             self._rivals.pop(peer, None)
             return False
@@ -108,15 +141,17 @@ class Trainers:
         """Answer one frame. Raises ProtocolError for one that a trainer does not send."""
         frame: Frame = received.frame
         match frame:
+            case WantRestore(rank=rank) if self._is_shared(peer):
+                self._shares.want(peer, rank)
             case WantRestore():
                 self._waiting.append(peer)
                 self.restore()
             case WantArenas():
                 self._make_arenas(peer, frame, received)
             case Saved():
-                self._saved(frame)
+                self._saved(peer, frame)
             case Progress():
-                self._progress(frame)
+                self._progress(peer, frame)
             case Finished(step=step):
                 self.situation.training.finished_step = step
             case _:
@@ -126,7 +161,9 @@ class Trainers:
         """A trainer has ended or died: what it had not completed is given back, what it had is still uploaded."""
         self._waiting = [one for one in self._waiting if one is not peer]
         has_trained = peer in self._welcomed  # one that was turned away has no arenas: they are another's, who lives
-        self._welcomed.discard(peer)
+        self._welcomed.pop(peer, None)
+        self._came_at.pop(peer, None)
+        self._shares.gone(peer, was_last=not self._welcomed)
         if self.situation.uploads is not None and peer.hello is not None and has_trained:
             self.situation.uploads.reclaim(peer.hello.rank)
         if self.situation.training.finished_step >= 0 and not self.situation.peers(Role.LAUNCHER):
@@ -135,26 +172,37 @@ class Trainers:
 
     def restore(self) -> None:
         """Answer those who wait for the image, or see that it is read; never while an upload may still change it."""
+        self._shares.check()
         if not self._waiting or self._is_fetching:
             return
         if not self._has_used_start:
             self._has_used_start = True
-            self._answer(self.situation.fetched)
-            self.situation.fetched = None
+            fetched, self.situation.fetched = self.situation.fetched, None
+            self._answer_waiting(fetched)
         elif not self.situation.is_saving:
             self._is_fetching = True
             self.fetch()
 
     def fetched_again(self, event: FetchedAgain) -> None:
         """The image is there, or cannot be had: the trainer must not start from zero then."""
+        if event.wanted is not None:
+            self._shares.fetched(event.wanted, event.fetched, event.error)
+            return
         self._is_fetching = False
         if event.error is None:
             self._walk_back(event.fetched)
-            self._answer(event.fetched)
+            self._answer_waiting(event.fetched)
             return
         for peer in self._waiting:
             self.situation.server.send(peer, RestoreFailed(reason=str(event.error)))
         self._waiting.clear()
+
+    def _is_shared(self, peer: Peer) -> bool:
+        return self.situation.is_together or (peer.hello is not None and peer.hello.world > 1)
+
+    def _answer_waiting(self, fetched: Fetched | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._answer(waiting, fetched)
 
     def _walk_back(self, fetched: Fetched | None) -> None:
         """What was committed and is damaged now no longer counts: a flush of an earlier step has to be uploaded."""
@@ -178,7 +226,10 @@ class Trainers:
                 frame = Committed(generation=report.generation, step=report.step, seconds=report.seconds)
                 now.tell_all(Role.TRAINER, frame)
             case Done():
-                now.log(f"step {report.step}: this rank's part is in the bucket, others are missing")
+                saves.parted = max(saves.parted, (report.generation, report.step))
+                now.look_now()
+            case GivenUp() if now.is_together and report.generation < now.generation:
+                now.log(f"step {report.step} of generation {report.generation}: {report.reason}")
             case GivenUp():
                 saves.lost_step, saves.lost_reason = max(saves.lost_step, report.step), report.reason
                 now.log(f"step {report.step} was not committed: {report.reason}")
@@ -194,12 +245,13 @@ class Trainers:
             candidates.append(own)
         return max(candidates)
 
-    def _answer(self, fetched: Fetched | None) -> None:
+    def _answer(self, peers: list[Peer], fetched: Fetched | None) -> None:
         server = self.situation.server
+        if peers:
+            self.situation.passed(Moment.RESTORED)
         if fetched is None:
-            for peer in self._waiting:
+            for peer in peers:
                 server.send(peer, Restored())
-            self._waiting.clear()
             return
         for reason in fetched.skipped:
             self.situation.log(f"passed over: {reason}")
@@ -216,11 +268,10 @@ class Trainers:
         )
         layout_fd = sealed_memory(len(fetched.layout), name="layout")
         os.pwrite(layout_fd, fetched.layout, 0)
-        for peer in self._waiting:
+        for peer in peers:
             server.send(peer, frame, [fetched.image_fd, layout_fd])
         os.close(layout_fd)
         os.close(fetched.image_fd)
-        self._waiting.clear()
 
     def _make_arenas(self, peer: Peer, frame: WantArenas, received: Received) -> None:
         now, spec, uploads = self.situation, self.situation.spec, self.situation.uploads
@@ -235,7 +286,7 @@ class Trainers:
             return
         now.server.send(peer, Arenas(count=count, image_bytes=frame.image_bytes), fds)
 
-    def _saved(self, frame: Saved) -> None:
+    def _saved(self, peer: Peer, frame: Saved) -> None:
         now, saves = self.situation, self.situation.saves
         if now.uploads is None:
             raise ProtocolError("a save came before its arenas")
@@ -248,7 +299,7 @@ class Trainers:
         job = Upload(
             rank=frame.rank,
             arena=frame.arena,
-            generation=now.generation,
+            generation=self._welcomed.get(peer, now.generation),
             step=frame.step,
             kind=frame.kind,
             samples=frame.samples,
@@ -256,7 +307,7 @@ class Trainers:
             until_at=now.notices.deadline_at if now.is_leaving else 0.0,
         )
         now.uploads.submit(job)
-        self._progress(Progress(step=frame.step, loss=now.training.loss, samples=frame.samples))
+        self._progress(peer, Progress(step=frame.step, loss=now.training.loss, samples=frame.samples))
 
     def _let_go_of_start(self) -> None:
         """A trainer that saves needs no image any more: it outlived an agent, and has its state."""
@@ -265,13 +316,17 @@ class Trainers:
             os.close(self.situation.fetched.image_fd)
             self.situation.fetched = None
 
-    def _progress(self, frame: Progress) -> None:
+    def _progress(self, peer: Peer, frame: Progress) -> None:
         training = self.situation.training
+        is_first = peer.hello is None or peer.hello.local_rank == 0
+        if not is_first or self._welcomed.get(peer, 0) < self.situation.generation:
+            return  # one speaks for this node's workers; and none of a membership that has ended
         training.step = frame.step
         if frame.loss is not None:
             training.loss = frame.loss
         if frame.step_seconds > 0:
             training.step_s = frame.step_seconds
-        self.situation.say(step=frame.step, loss=training.loss)
+        self.situation.passed(Moment.FIRST_STEP)
+        self.situation.say(step=frame.step, loss=training.loss, step_s=training.step_s)
         if not self.situation.is_leaving:
             self.situation.enter(NodePhase.TRAINING)

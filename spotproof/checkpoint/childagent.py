@@ -78,11 +78,11 @@ def find_agent(environ: Mapping[str, str]) -> Found:
     """
     settings = TrainerSettings.from_env(environ)
     is_node = bool(environ.get(variable("table")))
-    if is_node and settings.local_dir:
+    if is_node and settings.local_dir and not settings.hosted:
         raise BadSettings(
             f"{variable('local_dir')} and {variable('table')} are both set", next_step="unset one: a folder or a stack"
         )
-    if settings.runtime_dir and not is_node and not settings.local_dir:
+    if settings.runtime_dir and (settings.hosted or not (is_node or settings.local_dir)):
         runtime_dir = Path(settings.runtime_dir)
         return Found(channel=_wait(runtime_dir), runtime_dir=runtime_dir)
     if is_node:

@@ -10,6 +10,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from spotproof.checkpoint.arena import sealed_memory
 from spotproof.checkpoint.candidates import Candidate, Facts, Order, Ranked, Source, rank
 from spotproof.checkpoint.chunks import digest, placed
 from spotproof.checkpoint.commit import assemble, part_keys, put_manifest
-from spotproof.checkpoint.localcopy import LocalCopies
+from spotproof.checkpoint.localcopy import LocalCopies, Staged
 from spotproof.contract import layout, s3keys
 from spotproof.contract.items import PointerItem, Quarantine
 from spotproof.contract.manifest import Chunk, File, Manifest, Part, decode_manifest, decode_part
-from spotproof.errors import BadManifest, Damaged, Missing, NoLoadableCheckpoint
+from spotproof.errors import BadManifest, Damaged, MismatchedState, Missing, NoLoadableCheckpoint
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.members import Memberships
 from spotproof.store.objects import Objects
@@ -126,6 +127,76 @@ class Fetcher:
             )
         return None
 
+    def exact(self, order: Order, rank: int, *, is_committed: bool = True) -> Fetched:
+        """The image of `rank` in the checkpoint that a membership begins with, verified; chunks that this node's disk
+        has come from there. Every rank reads the same checkpoint, so another one is no answer. Where it is not
+        committed, the rank's part is on this disk, or in the bucket without a manifest.
+
+        Raises:
+            Damaged, Missing, BadManifest: it is not whole; it is quarantined, and another one has to be chosen.
+            Unavailable, Denied: the bucket or the table does not answer.
+        """
+        began_at = time.monotonic()
+        pointer = self._stores.pointers.read(self._run)
+        candidate = Candidate(order=order, source=Source.MANIFEST if is_committed else Source.STAGED)
+        try:
+            if is_committed:
+                described = self._of_rank(candidate, pointer, rank)
+            else:
+                described = _Described(part=self._loose_part(order, rank), manifest=None, manifest_digest="")
+            layout_bytes, image_fd = self._read(described.part, self._nearest_reader(order, rank))
+        except (BadManifest, Damaged, Missing) as error:
+            self._quarantine(candidate, error)
+            raise
+        return Fetched(
+            order=order,
+            source=candidate.source,
+            part=described.part,
+            manifest=described.manifest,
+            manifest_digest=described.manifest_digest,
+            image_fd=image_fd,
+            layout=layout_bytes,
+            pointer=pointer,
+            skipped=(),
+            seconds=time.monotonic() - began_at,
+        )
+
+    def ahead(self, rank: int) -> Fetched | None:
+        """The newest commit's image of `rank`, read while there is time; None where that is not to be had."""
+        pointer = self._stores.pointers.read(self._run)
+        if pointer is None:
+            return None
+        try:
+            return self.exact((pointer.generation, pointer.step), rank)
+        except (BadManifest, Damaged, Missing, MismatchedState):
+            return None
+
+    def _of_rank(self, candidate: Candidate, pointer: PointerItem | None, rank: int) -> _Described:
+        manifest, found = self._manifest(candidate, pointer)
+        if (manifest.run, manifest.order) != (self._run, candidate.order):
+            raise Damaged(f"the manifest describes run {manifest.run} {manifest.order}")
+        return _Described(part=part_of(manifest, rank), manifest=manifest, manifest_digest=found)
+
+    def _loose_part(self, order: Order, rank: int) -> Part:
+        for copy in self._local.find() if self._local else ():
+            if (copy.order, copy.rank) == (order, rank):
+                return copy.part()
+        return decode_part(self._stores.objects.read(s3keys.part(self._run, *order, rank)))
+
+    def _nearest_reader(self, order: Order, rank: int) -> ReadChunk:
+        copies = self._local.find() if self._local else []
+        if self._local is None or all((copy.order, copy.rank) != (order, rank) for copy in copies):
+            return self._read_blob
+        local = self._local.reader(order, rank)
+
+        def read(chunk: Chunk) -> bytes:
+            try:
+                return local(chunk)
+            except (KeyError, Damaged):  # not in that copy, or it has gone bad: the bucket has it too
+                return self._read_blob(chunk)
+
+        return read
+
     def is_still_newest(self, fetched: Fetched | None) -> bool:
         """Whether `newest` would choose this again; reads no chunk. The pointer alone does not tell: a flush whose
         pointer the table did not take is durable too.
@@ -163,11 +234,18 @@ class Fetcher:
         )
 
     def _staged(self) -> set[Order]:
-        """Local copies of generations that this run has sealed; others are of an earlier run of the same name."""
+        """Local copies of generations that this run has sealed; others are of an earlier run of the same name.
+
+        Where several ranks train on this node, only what all of them have here.
+        """
         copies = self._local.find() if self._local else []
         newest = self._stores.memberships.newest(self._run) if copies else None
         sealed = 0 if newest is None else newest.generation
-        return {copy.order for copy in copies if copy.rank == self._rank and copy.generation <= sealed}
+        ranks: dict[Order, set[int]] = {}
+        for copy in copies:
+            ranks.setdefault(copy.order, set()).add(copy.rank)
+        mine = [copy for copy in copies if copy.rank == self._rank and copy.generation <= sealed]
+        return {copy.order for copy in mine if is_everyone_in(copy, ranks[copy.order])}
 
     def _listed(self) -> tuple[set[Order], set[Order]]:
         """(checkpoints with a manifest, checkpoints without one whose parts are all there)."""
@@ -261,3 +339,21 @@ class Fetcher:
                 Quarantine(run=self._run, generation=generation, step=step, reason=reason, found_at=int(self._clock()))
             )
         return f"generation {generation} step {step}: {reason}"
+
+
+def part_of(manifest: Manifest, rank: int) -> Part:
+    """What `rank` has in a checkpoint. Raises MismatchedState where it was saved by another number of ranks."""
+    if rank >= manifest.world:
+        raise MismatchedState(
+            f"step {manifest.step} was saved by {manifest.world} ranks, rank {rank} has no part in it",
+            next_step="train with as many ranks as before",
+        )
+    return manifest.parts[rank]
+
+
+def is_everyone_in(copy: Staged, ranks: AbstractSet[int]) -> bool:
+    """Whether `ranks` are all of the copy's checkpoint. One that does not say is found damaged when it is read."""
+    try:
+        return ranks >= set(range(copy.part().world))
+    except Damaged:
+        return True

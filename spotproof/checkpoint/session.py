@@ -44,6 +44,25 @@ _LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Which worker this is, as torchrun tells it; alone it is rank 0 of 1."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """Read RANK, WORLD_SIZE and LOCAL_RANK. Raises BadSettings for what is no number."""
+        names = {"rank": "RANK", "world": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
+        try:
+            found = {field: int(environ[name]) for field, name in names.items() if environ.get(name)}
+        except ValueError as error:
+            raise BadSettings(f"RANK, WORLD_SIZE and LOCAL_RANK must be numbers: {error}") from error
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """A verified checkpoint: its bytes mapped privately (writable, nobody else sees it), and its layout."""
 
@@ -60,6 +79,7 @@ class Session:
     channel: Channel
     welcome: Welcome
     runtime_dir: Path
+    ranks: Ranks = field(default_factory=Ranks)
     process: Child | None = None
     committed: tuple[int, int] = (-1, -1)
     failed: list[SaveFailed] = field(default_factory=list)
@@ -76,10 +96,11 @@ class Session:
         Raises NoAgent or BadSettings, see `find_agent`.
         """
         until = time.monotonic() + OPEN_WITHIN_S
+        ranks = Ranks.of(environ)
         while True:
             found = find_agent(environ)
             try:
-                welcome, early = _greet(found.channel)
+                welcome, early = _greet(found.channel, ranks)
             except Ended:
                 found.channel.close()
                 if found.process is not None or time.monotonic() >= until:
@@ -93,6 +114,7 @@ class Session:
                 channel=found.channel,
                 welcome=welcome,
                 runtime_dir=found.runtime_dir,
+                ranks=ranks,
                 process=found.process,
             )
             for frame in early:
@@ -106,7 +128,7 @@ class Session:
             NoLoadableCheckpoint: there are checkpoints and none is whole: starting at zero would lose work silently.
             NoAgent: the agent has gone.
         """
-        self._send(WantRestore(rank=self.welcome_rank))
+        self._send(WantRestore(rank=self.ranks.rank))
         with_memory = self._wait_for(Restored, RestoreFailed)
         frame = with_memory.frame
         if isinstance(frame, RestoreFailed):
@@ -126,22 +148,20 @@ class Session:
             self.committed = max(self.committed, (frame.generation, frame.step))
         return Image(restored=frame, layout=described, memory=memory)
 
-    @property
-    def welcome_rank(self) -> int:
-        """This process's rank; one process per run in this version."""
-        return 0
-
     def arenas(self, described: Layout, metadata: bytes) -> list[int]:
-        """Fresh arenas for an image of this layout; the descriptors become the caller's.
+        """Fresh arenas for an image of this layout; the descriptors become the caller's. DCP's blob is rank 0's.
 
         Raises ArenaRefused with the limit and what would help; NoAgent.
         """
-        body = layout.encode(described)
+        body, metadata = layout.encode(described), b"" if self.ranks.rank else metadata
         blob_fd = sealed_memory(len(body) + len(metadata), name="layout")
         try:
             os.pwrite(blob_fd, body + metadata, 0)
             want = WantArenas(
-                image_bytes=described.image_bytes, layout_bytes=len(body), metadata_bytes=len(metadata), rank=0
+                image_bytes=described.image_bytes,
+                layout_bytes=len(body),
+                metadata_bytes=len(metadata),
+                rank=self.ranks.rank,
             )
             self._send(want, [blob_fd])
         finally:
@@ -159,6 +179,14 @@ class Session:
                 self.channel.send(frame)
             except Ended:
                 self._lose()
+
+    def hand_over(self, frame: Frame) -> bool:
+        """Send from another thread than the loop's: one frame is one system call. False: it did not arrive."""
+        try:
+            self.channel.send(frame)
+        except (Ended, OSError):
+            return False
+        return True
 
     def listen(self, *, timeout_s: float = 0.0) -> None:
         """Take in what has arrived; waits up to `timeout_s` for the first frame."""
@@ -187,7 +215,7 @@ class Session:
             found = find_agent(self.environ)  # it was ours, and it has died
             channel, self.process = found.channel, found.process
         try:
-            self.welcome, early = _greet(channel)
+            self.welcome, early = _greet(channel, self.ranks)
         except Ended:
             channel.close()
             return False
@@ -245,9 +273,10 @@ class Session:
         self.channel.close()
 
 
-def _greet(channel: Channel) -> tuple[Welcome, list[Frame]]:
+def _greet(channel: Channel, ranks: Ranks) -> tuple[Welcome, list[Frame]]:
     """Say who we are and wait for the welcome; what comes before it is returned too."""
-    channel.send(Hello(role=Role.TRAINER, pid=os.getpid()))
+    hello = Hello(role=Role.TRAINER, pid=os.getpid(), rank=ranks.rank, world=ranks.world, local_rank=ranks.local_rank)
+    channel.send(hello)
     early: list[Frame] = []
     while True:
         received = channel.receive()

@@ -48,6 +48,7 @@ class Launcher:
     _signals: list[int] = field(default_factory=list)
     _handled: int = 0
     _end_at: float | None = None  # when a command that does not end by itself is signalled
+    _end_after_s: float = AFTER_FLUSH_S  # a command whose workers park after their flush is stopped at once
     _end_with: signal.Signals = signal.SIGTERM
     _code: int | None = None
 
@@ -83,7 +84,8 @@ class Launcher:
             return None
         received.close()
         match received.frame:
-            case Go(command=command, environment=environment):
+            case Go(command=command, environment=environment, waits_to_be_stopped=waits):
+                self._end_after_s = 0.0 if waits else AFTER_FLUSH_S
                 self._start(self.words or command, environment)
             case Verdict(code=code, says=says):
                 if says and code != 0:
@@ -92,7 +94,7 @@ class Launcher:
             case Notice():
                 self._signal(signal.SIGTERM)  # nobody in there holds a Run: the command gets the plain signal
             case FlushDone():
-                self._end_at = time.monotonic() + AFTER_FLUSH_S
+                self._end_at = time.monotonic() + self._end_after_s
             case _:
                 pass  # Welcome: for trainers
         return None
@@ -122,7 +124,11 @@ class Launcher:
         names = ("local_dir", "table", "bucket", "instance", "scratch_dir")
         kept = {name: value for name, value in self.environ.items() if name not in {variable(one) for one in names}}
         runtime = str(self._found.runtime_dir)
-        ours = {variable("runtime_dir"): runtime, NOTICE_FILE_VARIABLE: f"{runtime}/{NOTICE_FILE}"}
+        ours = {
+            variable("runtime_dir"): runtime,
+            variable("hosted"): "true",  # so that what a rendezvous needs beside it starts no other agent
+            NOTICE_FILE_VARIABLE: f"{runtime}/{NOTICE_FILE}",
+        }
         try:
             self._process = subprocess.Popen(command, env={**kept, **added, **ours}, start_new_session=True)
         except OSError as error:

@@ -200,6 +200,7 @@ class Go:
 
     command: tuple[str, ...]
     environment: tuple[str, ...] = ()
+    waits_to_be_stopped: bool = False  # one of many nodes: its workers park after a flush, so stop it at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

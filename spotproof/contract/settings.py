@@ -120,6 +120,7 @@ class TrainerSettings(_Environment):
     runtime_dir: str = ""
     local_dir: str = ""
     run: str = "local"
+    hosted: bool = False  # the agent in `runtime_dir` is there, whatever else (for a rendezvous, say) is set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,7 @@ class RendezvousSettings(_Environment):
     """
 
     table: str = ""
+    bucket: str = ""  # with it the sealer sees what is committed and not pointed at
     region: str = ""
     local_dir: str = ""
     instance: str = ""

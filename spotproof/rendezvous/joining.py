@@ -285,9 +285,9 @@ def sealed_from(
 
 
 def leave(table: Table, *, run: str, node: str) -> None:
-    """Take this node, and nobody else, out of the run: its agent says so when it has flushed, before it stops the
-    launcher. The others re-form at once, without an error and without a restart counted."""
-    Joins(table).leave(run, node)
+    """Take this node, and nobody else, out of the run for good: its agent says so when it has flushed, before it stops
+    the launcher. The others re-form at once, without an error and without a restart counted."""
+    Joins(table).leave_for_good(run, node)
     memberships = Memberships(table)
     newest = memberships.newest(run)
     if newest is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spotproof.contract import keys
 from spotproof.contract.items import Join, Sealer, from_item, to_item
-from spotproof.errors import Lost
-from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Exists, Lt, Put, Table, Update
+from spotproof.errors import Lost, Superseded
+from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Exists, Item, Lt, Ne, Put, Table, Update
 
 __all__ = ["Joins"]
 
@@ -17,8 +17,16 @@ class Joins:
         self._table = table
 
     def put(self, join: Join) -> None:
-        """Write the node's whole entry; the last one wins, because only the node's own launcher writes it."""
-        self._table.write(Put(key=keys.join(join.run, join.node), item=to_item(join)))
+        """Write the node's whole entry; the last one wins, because only the node's own launcher writes it.
+
+        Raises Superseded if the node has left for good.
+        """
+        try:
+            self._table.write(Put(key=keys.join(join.run, join.node), item=to_item(join), when=Ne("gone", True)))
+        except Lost as lost:
+            raise Superseded(
+                f"run {join.run}: {join.node} has left for good", next_step="nothing: its place is another node's now"
+            ) from lost
 
     def beat(self, run: str, node: str) -> None:
         """Let the node's entry change once more. Raises Lost if there is none."""
@@ -32,6 +40,11 @@ class Joins:
         except Lost:
             return False
         return True
+
+    def leave_for_good(self, run: str, node: str) -> None:
+        """Mark this node as gone with its machine: its launcher cannot come back, however late it tries to."""
+        said: Item = {"run": run, "node": node, "left": True, "gone": True}
+        self._table.write(Update(key=keys.join(run, node), set=said))
 
     def read(self, run: str, node: str) -> Join | None:
         """Return one node's entry, or None."""

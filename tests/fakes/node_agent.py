@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spotproof.agent.main import Ground, run_on
 from spotproof.checkpoint.jobs import Begin
+from spotproof.contract.settings import RendezvousSettings
 from spotproof.store.folder import FolderObjects
 from spotproof.store.local import LocalTable
 
@@ -31,6 +32,7 @@ def main() -> int:
             begin=begin,
             is_local=False,
             instance=instance,
+            rendezvous=RendezvousSettings(local_dir=str(root), address=os.environ.get("SPOTPROOF_ADDRESS", "")),
         )
         return run_on(ground, os.environ, stack)
 

@@ -1,0 +1,83 @@
+"""A submitted run of three nodes: one leaves with notice, one dies hard, and the curve is the uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotproof.contract.states import FlushOutcome, NodePhase
+from spotproof.store.local import LocalTable
+from tests.fakes.toy import Plan, as_argument
+from tests.lab.region import ROOT, Region
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> Iterator[Region]:
+    with LocalTable(tmp_path / "table.sqlite") as table, Region(root=tmp_path, table=table) as region:
+        yield region
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def newest(log: Path) -> int:
+    return max((line["step"] for line in lines(log)), default=0)
+
+
+def curve(log: Path) -> dict[tuple[int, int], tuple[str, list[int]]]:
+    """Loss and samples of each step and rank; a step that was made twice must be the same both times."""
+    found: dict[tuple[int, int], tuple[str, list[int]]] = {}
+    for line in lines(log):
+        value = line["loss"], line["ids"]
+        assert found.setdefault((line["step"], line["rank"]), value) == value, line
+    return found
+
+
+def uninterrupted(plan: Plan, ranks: int) -> None:
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run([*argv, "-m", "tests.fakes.toy_ddp", as_argument(plan)], check=True, env=environ, timeout=90)
+
+
+def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(region: Region, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    region.submit(Plan(log=str(log), steps=60, delay_s=0.08), slots=3, every_steps=10)
+    region.until(lambda: newest(log) >= 12, "training")
+    first = region.machines[0]  # rank 0: nobody is special
+    region.interrupt(0)
+    region.until(lambda: (node := region.node(first)) and node.flush is FlushOutcome.COMMITTED, "the flush")
+    pointer, left = region.pointer(), region.node(first)
+    assert pointer is not None
+    assert left is not None
+    assert left.flush_step == pointer.step == newest(log)  # all ranks stopped at one step: not one is lost
+    region.until(lambda: first.trainer.poll() is not None, "the leaver's launcher ends")
+    assert first.trainer.returncode == 75
+    region.until(lambda: newest(log) > pointer.step, "the run goes on with the replacement")
+    assert region.generation() == 2
+    assert (node := region.node(first)) is not None
+    assert node.phase is NodePhase.DRAINING
+    first.signal(signal.SIGKILL)
+    second = region.machines[1]
+    region.promote()
+    region.until(lambda: (p := region.pointer()) and p.generation == 2, "a commit of the second membership")
+    second.signal(signal.SIGKILL)
+    region.launch(1, lost=second.instance, deadline_at=0)
+    region.until(lambda: newest(log) == 60, "the end of training")
+    for machine in region.machines.values():
+        region.until(lambda m=machine: m.trainer.poll() is not None, "the launcher ends")
+        assert machine.trainer.returncode == 0
+    assert region.generation() == 3
+    reference = tmp_path / "reference.jsonl"
+    uninterrupted(Plan(log=str(reference), steps=60, tracked=False), 3)
+    assert curve(log) == curve(reference)
