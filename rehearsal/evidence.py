@@ -76,7 +76,7 @@ class Evidence:
     dead_letters: Mapping[str, int]
     plane_problems: tuple[str, ...]
     permissions: Proof | None = None
-    first: int = 1  # nodes that the run had before anything happened to it
+    first: int = 1  # nodes that the stack launched for the run before anything happened to it
     extras: tuple[str, ...] = ()  # instances beyond one per loss that the script calls for, each with its reason
     explained: Mapping[str, int] = field(default_factory=dict)  # trouble that the script made, by its reason
 

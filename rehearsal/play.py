@@ -149,7 +149,7 @@ def _evidence(stage: Stage, shared: _Shared) -> Evidence:
         dead_letters=shared.dead_letters,
         permissions=shared.permissions,
         plane_problems=shared.plane_problems,
-        first=int(stage.plan.spec.get("slots", 1)),
+        first=stage.first,
         extras=tuple(stage.extras),
         explained=shared.explained,
     )

@@ -52,6 +52,7 @@ class Stage:
         self.run = run
         self.companions: list[Stage] = []
         self.loss_log = region.workdir / f"{run}-losses.jsonl"
+        self.first = int(plan.spec.get("slots", 1))  # nodes that the stack launches before anything happens
         self.departures: list[Departure] = []
         self.extras: list[str] = []
         self.by_hand: set[str] = set()
@@ -135,6 +136,14 @@ class Stage:
         """The instance that works in the slot: the newest that the slot knows."""
         item = self.item(keys.slot(self.run, slot))
         return str((item.get("successor_instance") or item.get("holder_instance") or {"S": ""})["S"])
+
+    def holder_now(self, slot: int = 0) -> str:
+        """The instance that holds the slot, whoever is on its way; '' for nobody."""
+        return str(self.item(keys.slot(self.run, slot)).get("holder_instance", {"S": ""})["S"])
+
+    def successor(self, slot: int = 0) -> str:
+        """The instance that is on its way to the slot; '' for nobody."""
+        return str(self.item(keys.slot(self.run, slot)).get("successor_instance", {"S": ""})["S"])
 
     def generation(self) -> int:
         """The newest sealed generation, 0 before the first."""

@@ -10,7 +10,18 @@ import pytest
 
 from rehearsal import verdicts
 from rehearsal.plane.calls import Answered, Call
-from rehearsal.scenarios import agent_alone, burst, catalogue, killed_lambda, surplus, table_outage, upgrade
+from rehearsal.scenarios import (
+    adoption,
+    agent_alone,
+    burst,
+    catalogue,
+    fallback,
+    killed_lambda,
+    rebalance_storm,
+    surplus,
+    table_outage,
+    upgrade,
+)
 from rehearsal.scenarios.perform import Result, joined, line
 from rehearsal.verdicts import Verdict
 
@@ -115,6 +126,42 @@ def test_a_burst_is_one_launch_and_one_command_for_each_run(
     launches: dict[str, int], orders: dict[str, int], passed: bool
 ) -> None:
     assert burst.one_each(launches=launches, orders=orders, runs=2).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("lifecycles", "after_s", "passed"),
+    [
+        (["spot", "on-demand", "spot"], 7.0, True),
+        (["spot", "on-demand"], None, False),
+        (["spot", "spot", "spot"], 7.0, False),
+        (["spot", "on-demand", "on-demand", "spot"], 7.0, False),
+    ],
+)
+def test_a_fallback_goes_to_on_demand_and_back(lifecycles: list[str], after_s: float | None, passed: bool) -> None:
+    assert fallback.went_and_came_back(lifecycles, after_s=after_s).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("launched", "ended", "later", "passed"),
+    [(1, 0, 0, True), (2, 0, 0, False), (0, 0, 1, False), (1, 1, 0, False), (1, 0, 1, False)],
+)
+def test_a_storm_starts_few_and_ends_nobody(launched: int, ended: int, later: int, passed: bool) -> None:
+    assert rebalance_storm.weathered(launched=launched, ended=ended, later=later).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [
+        ({}, True),
+        ({"held": ""}, False),
+        ({"held": "i-other"}, False),
+        ({"stranger_known": True}, False),
+        ({"ended": 1}, False),
+    ],
+)
+def test_only_what_is_tagged_is_adopted_and_nothing_of_theirs_is_ended(changes: dict[str, Any], passed: bool) -> None:
+    good: dict[str, Any] = {"held": "i-mine", "mine": "i-mine", "stranger_known": False, "ended": 0}
+    assert adoption.adopted(**(good | changes)).passed is passed
 
 
 # ------------------------------------------------------------------------------------------------ the next version
