@@ -179,7 +179,7 @@ def joined(world: World) -> Joined:
 def test_the_first_node_seals_the_first_generation_at_once(world: World) -> None:
     world.place(OLD)
     world.joiner().join(OLD, "r")
-    assert world.kinds() == [Placed, Joined]
+    assert world.kinds() == [Placed, Parked, Joined]
     assert joined(world) == Joined(generation=1, fetched=None)
     sealed = Memberships(world.table).generation("r", 1)
     assert sealed is not None
@@ -286,7 +286,7 @@ def test_a_node_that_sealed_in_the_moment_of_its_claim_may_flush(world: World, s
 
     def post(event: object) -> None:
         world.posted.append(event)
-        if isinstance(event, Parked):
+        if isinstance(event, Parked) and event.waiting_for:
             standing = memberships.newest("r")
             newest.append(0 if standing is None else standing.generation)
             Nodes(world.table).beat(changed(flushing, flush=FlushOutcome.COMMITTED))  # type: ignore[arg-type]
