@@ -15,6 +15,7 @@ budgets: {recoveries: 25}
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -228,10 +229,15 @@ def _need(holds: object, key: str, value: object, advice: str) -> None:
 T = TypeVar("T")
 
 
+@functools.cache  # a handler reads a spec several times, and to evaluate annotations costs more than all the rest
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _build(kind: type[T], document: object, where: str) -> T:
     if not isinstance(document, Mapping):
         raise BadRunSpec(f"{where or 'the run spec'} must be a mapping, not {type(document).__name__}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(typing.cast("Any", kind))  # to mypy a class is not hashable
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(str(key) for key in document if key not in known)
     if unknown:
