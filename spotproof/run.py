@@ -39,6 +39,7 @@ from spotproof.errors import (
     NoLoadableCheckpoint,
     UnstorableState,
 )
+from spotproof.rendezvous.consensus import StopConsensus, Wish
 
 __all__ = ["Preempted", "Run"]
 
@@ -60,6 +61,7 @@ class Run:
         self._objects: dict[str, object] = {}
         self._hooks: list[Any] = []
         self._saver = Saver(session, self._objects)
+        self._consensus: StopConsensus | None = None  # of several ranks
         self._feed: Feed | None = None
         self._image: Image | None = None
         self._is_prepared = False
@@ -83,14 +85,7 @@ class Run:
 
         Returns when this node has its place. Raises BadSettings or NoAgent, each with what to do.
         """
-        environ = dict(os.environ if environ is None else environ)
-        world = environ.get("WORLD_SIZE", "1")
-        if world != "1":
-            raise BadSettings(
-                f"WORLD_SIZE={world}: this version trains with one process per run",
-                next_step="start one process, without torchrun",
-            )
-        return cls(Session.open(environ))
+        return cls(Session.open(dict(os.environ if environ is None else environ)))
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +120,7 @@ class Run:
                 continue  # its position is kept by `batches`, which gets the loader itself
             self._objects[name] = thing
             if isinstance(thing, torch.optim.Optimizer):
+                self._hooks.append(thing.register_step_pre_hook(lambda *_: self.before_step()))
                 self._hooks.append(thing.register_step_post_hook(lambda *_: self._note_step()))
 
     # ---------------------------------------------------------------------------------------------------- the loop
@@ -178,10 +174,12 @@ class Run:
         return self._session.notice is not None
 
     def before_step(self) -> None:
-        """Call it before a step that changes state in ways that hooks cannot see.
+        """Return when parameters and optimizer state may change: a save may still be copying them.
 
-        Saves block in this version, so that there is nothing to wait for yet; scripts that call it stay right.
+        Tracked optimizers call it by themselves, before they step. Call it where something else writes to parameters
+        between two boundaries.
         """
+        self._saver.gate()
 
     def save(self) -> None:
         """Save at the next boundary, or when the next epoch begins."""
@@ -217,8 +215,12 @@ class Run:
         """Refuse state that cannot be stored, and get the image, once, before the first step."""
         if self._is_prepared:
             return
+        if self._session.ranks.world > 1 and self._consensus is None:
+            self._consensus = StopConsensus()  # before anything that a rank may fail in alone
         self._saver.check(self._counters())
         self._image = self._session.image()
+        if self._consensus is not None:
+            self._consensus.check_same(0 if self._image is None else self._image.restored.step)
         self._is_prepared = True
         if self._image is not None:
             for reason in self._image.restored.skipped:
@@ -319,10 +321,26 @@ class Run:
         self._saver.listen()
         self._tell_progress()
         kind = self._saver.due(self._step)
+        if self._consensus is not None:
+            self._settle_together(self._consensus, kind)
+            return
         if kind is not None:
             self._save(kind)
         if self._session.notice is not None:
             self._leave(self._session.notice)
+
+    def _settle_together(self, consensus: StopConsensus, own: SaveKind | None) -> None:
+        """Several ranks save the same steps and stop at the same one, whoever has heard what."""
+        is_by_steps = self._saver.is_by_steps(self._step)
+        wants_save = own is not None and not (is_by_steps and own is SaveKind.PERIODIC)
+        wish = Wish.STOP if self._session.notice is not None else Wish.SAVE if wants_save else Wish.NOTHING
+        agreed = consensus.agree(wish)
+        if agreed is Wish.STOP:
+            self._save(SaveKind.FLUSH)
+            self._saver.park(self._step, lambda: self._save(SaveKind.FLUSH))
+            raise Preempted(int(ExitCode.PREEMPTED_LOST))
+        if agreed is Wish.SAVE or is_by_steps:
+            self._save(own or SaveKind.PERIODIC)
 
     def _save(self, kind: SaveKind) -> None:
         position = None if self._feed is None else self._feed.position
@@ -361,6 +379,8 @@ class Run:
             self._step += 1
         if self._left_inside:
             _LOG.warning("the loop ended inside step %d, which is not saved", self._step + 1)
+        if self._consensus is not None:
+            self._consensus.end()
         if self._is_torn:
             self._saver.finish(self._saver.saved_step, lambda: None)
         elif self._step > 0 and self._image is None:

@@ -6,6 +6,7 @@ Order of calls at a boundary: `listen`, `due`, `save`; at the end of training `f
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Final
 
 from spotproof.checkpoint.arena import check_memory, memory_limits
 from spotproof.checkpoint.dcp import ImagePlan
+from spotproof.checkpoint.overlap import Copy
 from spotproof.checkpoint.session import Session
 from spotproof.checkpoint.snapshot import Snapshotter, estimate_bytes
 from spotproof.contract.arena import HEADER_BYTES
@@ -35,6 +37,15 @@ class Receipt:
 
 
 @dataclass(slots=True)
+class _Copying:
+    """A save whose copy goes on behind the training loop. `told` has it too once the agent has heard of it."""
+
+    copy: Copy
+    saved: Saved
+    told: list[Saved]
+
+
+@dataclass(slots=True)
 class Saver:
     """Saves of one trainer process. `saved_step` is the newest step that the agent has got (-1: none)."""
 
@@ -42,13 +53,14 @@ class Saver:
     objects: Mapping[str, object]
     saved_step: int = -1
     is_manual_due: bool = False
-    _is_overdue: bool = False  # a save by steps found no arena: the next boundary is as good
+    _is_overdue: bool = False  # a save by steps found no arena, or was no snapshot: the next boundary is as good
+    _copying: _Copying | None = None
     _saved_at: float = field(default_factory=time.monotonic)
     _snapshotter: Snapshotter = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the snapshotter; it asks for arenas at the first save."""
-        self._snapshotter = Snapshotter(self.objects, provide=self._provide)
+        self._snapshotter = Snapshotter(self.objects, provide=self._provide, rank=self.session.ranks.rank)
 
     def check(self, counters: Mapping[str, object]) -> None:
         """Refuse before the first step what could not be saved after it.
@@ -67,12 +79,13 @@ class Saver:
 
     def listen(self) -> None:
         """Hear the agent; find it again if it has gone; learn of saves that failed."""
+        self.settle()
         session = self.session
         session.listen()
         if session.is_lost and session.reconnect():
             _LOG.warning("the agent is back")
             self._snapshotter.close()
-            self._snapshotter = Snapshotter(self.objects, provide=self._provide)
+            self._snapshotter = Snapshotter(self.objects, provide=self._provide, rank=self.session.ranks.rank)
             if session.committed[1] < self.saved_step:
                 self.saved_step = -1  # its memory died with the agent that had it
         for failed in session.failed:
@@ -100,23 +113,49 @@ class Saver:
     def save(self, kind: SaveKind, *, step: int, counters: Mapping[str, object], receipt: Receipt) -> None:
         """Copy the state and hand it over. A flush or a final save waits for an arena; others come again later.
 
-        Raises UnstorableState or ArenaRefused, each with what to do.
+        A save that nobody waits for is copied while training goes on (`gate`, `settle`). Raises UnstorableState or
+        ArenaRefused, each with what to do.
         """
+        self.settle()
+        if kind not in (SaveKind.FLUSH, SaveKind.FINAL) and step != self.saved_step:
+            self._begin(kind, step=step, counters=counters, receipt=receipt)
+            return
         arena: int | None = ALREADY_HANDED_OVER
         if step != self.saved_step:
             arena = self._snapshot(step, counters)
-            while arena is None and kind in (SaveKind.FLUSH, SaveKind.FINAL) and not self._is_too_late():
+            while arena is None and not self._is_too_late():
                 self.session.listen(timeout_s=LISTEN_S)
                 arena = self._snapshot(step, counters)
         self._is_overdue = arena is None
         if arena is None or self.session.is_lost:
             return
-        self.session.tell(
-            Saved(arena=arena, step=step, kind=kind, samples=receipt.samples, sample_chain=receipt.sample_chain)
-        )
-        self.saved_step, self._saved_at = step, time.monotonic()
-        self.is_manual_due = False
-        self.session.extra = None
+        saved = self._saved(kind, step, receipt, arena=arena)
+        self.session.tell(saved)
+        self._is_handed_over(saved)
+
+    def gate(self) -> None:
+        """An optimizer is about to step: return when the state may change."""
+        if self._copying is not None:
+            self._copying.copy.gate()
+
+    def settle(self) -> None:
+        """Bring the save that is being copied to its end: handed over, or due again because it is no snapshot."""
+        copying, self._copying = self._copying, None
+        if copying is None:
+            return
+        if not self._snapshotter.finish(copying.copy):
+            _LOG.warning(
+                "%s changed between two optimizer steps: the save of step %d is dropped and taken again; call "
+                "run.before_step() before writing to parameters yourself",
+                copying.copy.changed,
+                copying.saved.step,
+            )
+            self._is_overdue = True
+            return
+        if not copying.told:
+            self.session.tell(copying.saved)  # notes that the agent has gone
+        if not self.session.is_lost:
+            self._is_handed_over(copying.saved)
 
     def finish(self, step: int, hand_over: Callable[[], None]) -> None:
         """Wait until `step` is durable. `hand_over` saves it again for an agent that has been started anew meanwhile.
@@ -141,9 +180,59 @@ class Saver:
                 next_step="start it again: it goes on from the last commit",
             )
 
+    def is_by_steps(self, step: int) -> bool:
+        """Whether every rank saves `step` without a word, because its number says so."""
+        every = self.session.welcome.every_steps
+        return every > 0 and step % every == 0
+
+    def park(self, step: int, hand_over: Callable[[], None]) -> None:
+        """One of many ranks, after the step that all have stopped at: stay until the launcher ends this process.
+
+        What it has saved is kept true meanwhile: handed over again to an agent that has been started anew, or for a
+        notice that comes only now. Returns when the launcher has died: nobody else would end this process.
+        """
+        parent, told = os.getppid(), self.session.notice
+        while os.getppid() == parent:
+            self.listen()
+            is_new_notice = self.session.notice is not None and self.session.notice is not told
+            if not self.session.is_lost and (self.saved_step != step or is_new_notice):
+                told = self.session.notice
+                hand_over()
+            self.session.listen(timeout_s=LISTEN_S)
+            if self.session.is_lost:
+                time.sleep(LISTEN_S)
+
     def close(self) -> None:
         """Let go of the arenas; what was handed over is uploaded all the same."""
+        self.settle()
         self._snapshotter.close()
+
+    def _begin(self, kind: SaveKind, *, step: int, counters: Mapping[str, object], receipt: Receipt) -> None:
+        """Start the copy. Where no arena is free the save waits for one, and says so."""
+        told: list[Saved] = []
+
+        def hand_over(arena: int) -> None:  # in the copier's thread: the upload begins within the step
+            saved = self._saved(kind, step, receipt, arena=arena)
+            if self.session.hand_over(saved):
+                told.append(saved)
+
+        generation = self.session.welcome.generation
+        try:
+            copy = self._snapshotter.begin(step=step, generation=generation, counters=counters, then=hand_over)
+        except NoAgent:
+            return
+        if copy is None:
+            if not self._is_overdue:
+                _LOG.info("step %d: every arena is still being uploaded; the save waits for one", step)
+            self._is_overdue = True
+            return
+        self._is_overdue = False
+        self._copying = _Copying(copy=copy, saved=self._saved(kind, step, receipt, arena=copy.arena), told=told)
+
+    def _is_handed_over(self, saved: Saved) -> None:
+        self.saved_step, self._saved_at = saved.step, time.monotonic()
+        self.is_manual_due = False
+        self.session.extra = None
 
     def _lost(self, step: int) -> SaveFailed | None:
         """That the save of `step` is given up; an earlier one that is does not matter any more."""
@@ -166,3 +255,13 @@ class Saver:
     def _is_too_late(self) -> bool:
         notice = self.session.notice
         return self.session.is_lost or (notice is not None and time.time() >= notice.deadline_at)
+
+    def _saved(self, kind: SaveKind, step: int, receipt: Receipt, *, arena: int) -> Saved:
+        return Saved(
+            arena=arena,
+            step=step,
+            kind=kind,
+            samples=receipt.samples,
+            sample_chain=receipt.sample_chain,
+            rank=self.session.ranks.rank,
+        )

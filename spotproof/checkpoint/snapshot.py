@@ -1,16 +1,19 @@
-"""Live state into an arena. This is the only thing of a save that the training loop waits for.
+"""Live state into an arena. This is the only thing of a save that the training loop waits for, and not for all of it:
+what rests until the optimizer's next step is copied behind the loop's back (`begin`).
 
-Order of calls, in the trainer: `check` before the first step, `estimate_bytes` for the preflight, then `save` at step
-boundaries. The layout is fixed by the first save, which is after the first real step, because only then the optimizer
-has its state. Where the state later takes another form (a parameter group was added, a list outgrew the state
-document), the next save fixes a new layout and asks for new arenas.
+Order of calls, in the trainer: `check` before the first step, `estimate_bytes` for the preflight, then `save` or
+`begin` at step boundaries. The layout is fixed by the first save, which is after the first real step, because only
+then the optimizer has its state. Where the state later takes another form (a parameter group was added, a list outgrew
+the state document), the next save fixes a new layout and asks for new arenas.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,6 +23,7 @@ from torch import Tensor
 
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.dcp import ImagePlan, payload_views, plan_image, write_frames
+from spotproof.checkpoint.overlap import Copier, Copy, Pair, resting
 from spotproof.checkpoint.state import Captured, capture
 from spotproof.contract.layout import STATE_KEY
 from spotproof.contract.states import ArenaState
@@ -59,6 +63,8 @@ class Snapshotter:
         self._plan: ImagePlan | None = None
         self._form: object = None
         self._slots: list[_Slot] = []
+        self._copier = Copier()
+        self._restless: set[str] = set()  # keys that were written to while they should have rested
 
     def check(self, counters: Mapping[str, object]) -> None:
         """Raise UnstorableState, naming the value, if the state as it is now could not be saved."""
@@ -83,24 +89,78 @@ class Snapshotter:
             UnstorableState: the state now holds a value that cannot be stored; the path names it.
             ArenaRefused: a new layout does not fit the memory.
         """
-        captured = capture(self._objects, counters={**counters, "step": step, "generation": generation})
-        self._fix_layout(captured)
+        captured = self._captured(step, generation, counters)
         index = self._free()
         if index is None:
             return None
+        with self._filling(index, generation=generation, step=step) as slot:
+            _copy(captured.tensors, slot)
+            _write_document(captured.document, slot)
+        slot.arena.move(ArenaState.COMPLETE)
+        return index
+
+    def begin(
+        self, *, step: int, generation: int, counters: Mapping[str, object], then: Callable[[int], None]
+    ) -> Copy | None:
+        """Like `save`, but what rests until the optimizer's next step is copied behind the training loop's back.
+
+        Until `Copy.gate` has returned no tracked optimizer may step, and until `Copy.finish` has there may be no other
+        `begin`, `save` or `close`. Once the arena is COMPLETE `then(arena)` is called, in the copier's thread. Where
+        nothing is known to rest the copy is over when this returns. None, and errors: as `save`.
+        """
+        captured = self._captured(step, generation, counters)
+        index = self._free()
+        if index is None:
+            return None
+        at_rest = resting(self._objects).pointers
+        with self._filling(index, generation=generation, step=step) as slot:
+            pairs = [Pair(key, tensor, slot.payloads[key]) for key, tensor in captured.tensors.items()]
+            behind = [
+                pair
+                for pair in pairs
+                if pair.source.data_ptr() in at_rest and pair.key not in self._restless and pair.can_be_moved()
+            ]
+            later = {pair.key for pair in behind}
+            _copy({key: tensor for key, tensor in captured.tensors.items() if key not in later}, slot)
+            _write_document(captured.document, slot)
+
+            def over(is_whole: bool) -> None:  # noqa: FBT001 -- the copier's one word
+                slot.arena.move(ArenaState.COMPLETE if is_whole else ArenaState.FREE)
+                if is_whole:
+                    then(index)
+
+            return self._copier.start(index, behind, then=over)
+
+    def finish(self, copy: Copy) -> bool:
+        """Wait until `copy` is over; False: the loop wrote to a tensor meanwhile, which from now on is copied at once.
+
+        Raises what the copier met. The arena is COMPLETE, or FREE again.
+        """
+        is_whole = copy.finish()
+        if not is_whole:
+            self._restless.add(copy.changed)
+        return is_whole
+
+    def _captured(self, step: int, generation: int, counters: Mapping[str, object]) -> Captured:
+        captured = capture(self._objects, counters={**counters, "step": step, "generation": generation})
+        self._fix_layout(captured)
+        return captured
+
+    @contextmanager
+    def _filling(self, index: int, *, generation: int, step: int) -> Iterator[_Slot]:
+        """The slot, FILLING; FREE again if the block raises."""
         slot = self._slots[index]
         slot.arena.move(ArenaState.FILLING, generation=generation, step=step)
         try:
-            _copy(captured, slot)
+            yield slot
         except BaseException:
             slot.arena.move(ArenaState.FREE)
             raise
-        slot.arena.move(ArenaState.COMPLETE)
-        return index
 
     def close(self) -> None:
         """Unmap all arenas; their memory stays while the agent has it."""
         arenas = [slot.arena for slot in self._slots]
+        self._copier.forget()
         self._slots = []  # lets go of the payload views, without which an arena cannot be unmapped
         for arena in arenas:
             arena.close()
@@ -192,14 +252,17 @@ def _map(fd: int, plan: ImagePlan) -> _Slot:
         arena = Arena(fd)
     finally:
         os.close(fd)  # the mapping has its own reference
+    arena.buffer.madvise(mmap.MADV_DONTFORK)  # a loader's worker that outlives the trainer must not hold the memory
     write_frames(plan, arena.image())
     return _Slot(arena=arena, payloads=payload_views(plan.layout, arena.image()))
 
 
-def _copy(captured: Captured, slot: _Slot) -> None:
-    for key, tensor in captured.tensors.items():
+def _copy(tensors: Mapping[str, Tensor], slot: _Slot) -> None:
+    for key, tensor in tensors.items():
         slot.payloads[key].copy_(tensor)
+
+
+def _write_document(text: bytes, slot: _Slot) -> None:
     document = slot.payloads[STATE_KEY]
-    used = len(captured.document)
-    document[:used].copy_(torch.frombuffer(bytearray(captured.document), dtype=torch.uint8))
-    document[used:].fill_(_SPACE)
+    document[: len(text)].copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    document[len(text) :].fill_(_SPACE)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spotproof.checkpoint.saver import Receipt, Saver
-from spotproof.checkpoint.session import Session
+from spotproof.checkpoint.session import Ranks, Session
 from spotproof.contract.layout import Layout
 from spotproof.contract.protocol import Frame, Notice, Saved, SaveFailed, Welcome
 from spotproof.contract.states import SaveKind
@@ -37,6 +37,7 @@ class Agent:
     notice: Notice | None = None
     extra: Notice | None = None
     flush: None = None
+    ranks: Ranks = field(default_factory=Ranks)
 
     def arenas(self, described: Layout, metadata: bytes) -> list[int]:
         from spotproof.checkpoint.dcp import ImagePlan
@@ -46,6 +47,10 @@ class Agent:
     def tell(self, frame: Frame) -> None:
         if not self.is_lost:
             self.told.append(frame)
+
+    def hand_over(self, frame: Frame) -> bool:
+        self.tell(frame)
+        return not self.is_lost
 
     def listen(self, *, timeout_s: float = 0.0) -> None:
         if self.is_lost:
