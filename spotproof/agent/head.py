@@ -32,6 +32,9 @@ class ReadsNewest(Protocol):
     def generation(self, run: str, number: int) -> Generation | None:
         """Return one sealed membership, or None."""
 
+    def mark_bad(self, run: str, generation: int) -> Newest:
+        """Say that a generation is broken."""
+
 
 class ReadsPointer(Protocol):
     """The part of `store.pointer.Pointers` that is needed here."""
@@ -82,13 +85,12 @@ class WiderLook:
             newest = self.memberships.newest(self.run)
             if newest is not None and (self._sealed is None or self._sealed.generation != newest.generation):
                 self._sealed = self.memberships.generation(self.run, newest.generation)
-            return TableSays(
-                head=self.heads.read(self.run),
-                newest=newest,
-                sealed=self._sealed,
-                pointer=self.pointers.read(self.run),
-                began_at=began_at,
-            )
+            head = self.heads.read(self.run)
+            pointer = self.pointers.read(self.run)
+            if newest is not None and head is not None and newest.bad < newest.generation == head.bad:
+                # The control plane's word stands in HEAD, since what memberships say is the nodes' alone.
+                newest = self.memberships.mark_bad(self.run, newest.generation)
+            return TableSays(head=head, newest=newest, sealed=self._sealed, pointer=pointer, began_at=began_at)
         except StoreError as error:
             return TableSays(error=str(error))
 

@@ -40,10 +40,14 @@ class Head:
     reason: str = ""  # for people, at most 200 characters
     status_at: int = 0  # when it got this status
     slots: int = 1
+    bad: int = 0  # of many nodes: the newest generation that has lost one; its survivors form the next
     order: str | None = None  # id of the newest flush order
     order_kind: NoticeKind | None = None
     order_deadline_at: int | None = None
     order_leavers: str | None = None  # slot bitmap in hex
+    order_at: int = 0  # when it was given
+    wake_at: int = 0  # when somebody comes for the claims that a burst leaves open; past: nobody is expected
+    wake_s: int = 0  # how long that one waits: it grows while a burst goes on
     recoveries: int = 0  # since the last commit
     committed_step: int = 0  # newest commit that the sweep has seen; resets `recoveries`
     spot_attempts: int = 0  # failed in a row
@@ -133,6 +137,7 @@ class Live:
 
     run: str
     due_at: int
+    looked_at: int = 0  # the last look at which everything could be read: silence is counted between such looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def train(plan: Plan, opened: AbstractContextManager[Any]) -> None:
     rank = dist.get_rank()
     toy = Toy(plan)
     model = DistributedDataParallel(toy.model, find_unused_parameters=True)
-    sampler: Any = DistributedSampler(toy.loader.dataset, shuffle=True, seed=3)  # type: ignore[arg-type]
+    sampler: Any = DistributedSampler(toy.loader.dataset, shuffle=True, seed=3)
     loader = DataLoader(toy.loader.dataset, batch_size=plan.batch, sampler=sampler)
     torch.manual_seed(100 + rank)
     step = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spotproof.contract.items import NO_INSTANCE, Head, Member, Node, PointerItem
+from spotproof.contract.items import NO_INSTANCE, Generation, Head, Member, Node, PointerItem
 from spotproof.contract.orders import FlushOrder
 from spotproof.contract.runspec import CheckpointPolicy, Liveness, Pools, RunSpec
 from spotproof.contract.states import Cause, NoticeKind, RunStatus
@@ -184,7 +184,7 @@ class Region:
             self.launch(slot, lost=old.instance, deadline_at=deadline)
         return deadline
 
-    def sealed(self) -> object:
+    def sealed(self) -> Generation | None:
         """The newest membership."""
         memberships = Memberships(self.table)
         newest = memberships.newest(RUN)

@@ -311,10 +311,21 @@ def test_arenas_that_will_not_fit_are_refused_before_the_first_step(
     assert "/sys/fs/cgroup/memory.max" in caplog.text
 
 
-def test_many_processes_are_refused_before_anything_is_started(environ: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match="WORLD_SIZE=2"):
-        Run.from_env({**environ, "WORLD_SIZE": "2"})
-    assert not (tmp_path / "run").exists()
+def test_several_ranks_without_a_process_group_are_refused(
+    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = Loop()
+
+    def train() -> None:
+        with Run.from_env({**environ, "WORLD_SIZE": "2", "RANK": "1"}) as run:
+            loop.track(run)
+            for _ in run.batches(loop.loader):
+                pytest.fail("not one step may be made")
+
+    with pytest.raises(SystemExit) as end:
+        train()
+    assert end.value.code == 78
+    assert "init_process_group()" in caplog.text
 
 
 def test_a_second_loader_is_refused(environ: dict[str, str]) -> None:
