@@ -6,22 +6,27 @@ Nothing is decided here: what follows from winning or losing a condition is in t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lambdas.decisions import actions as a
 from lambdas.decisions.facts import parse_pool
 from lambdas.effects.commit import commit
+from lambdas.effects.errands import AtOnce, Errands
 from lambdas.effects.fleet import Fleet, FleetAnswer
 from lambdas.effects.log import Log
 from lambdas.effects.machines import Machines
+from lambdas.effects.marketlook import look
 from lambdas.effects.meter import Meter
 from lambdas.effects.notify import Notices
+from lambdas.effects.quotes import Quotes
+from lambdas.effects.queue import RepairQueue
 from lambdas.effects.ssm import Commands
 from lambdas.effects.stores import Stores
 from spotproof.contract.emf import family_of
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import History, Launch, from_item
+from spotproof.contract.metrics import Metric
 from spotproof.contract.states import LaunchState
 from spotproof.errors import Lost, SpotproofError, StoreError
 
@@ -35,20 +40,30 @@ class Effects:
     stores: Stores
     fleet: Fleet
     machines: Machines
+    quotes: Quotes
     commands: Commands
     notices: Notices
     meter: Meter
+    queue: RepairQueue
+    errands: Errands = field(default_factory=AtOnce)
 
 
 class Apply:
-    """Performs the actions of one decision. `now_ms` is the moment at which it was made."""
+    """Performs the actions of one decision. `now_ms` is the moment at which it was made.
 
-    def __init__(self, effects: Effects, log: Log, *, now_ms: int) -> None:
+    What is told goes into `notes`, for whoever made this to write when the work is done: no claim and no launch waits
+    for the timeline. A handler that dies before loses the notes of its batch, and nothing else.
+    """
+
+    def __init__(
+        self, effects: Effects, log: Log, *, now_ms: int, notes: list[tuple[History, str]] | None = None
+    ) -> None:
         self._effects = effects
         self._stores = effects.stores
         self._log = log
         self._now_ms = now_ms
         self._now = now_ms // 1000
+        self.notes = [] if notes is None else notes  # entries of timelines, each with its id
         self.troubles: list[StoreError] = []  # what failed and may be said after everything else is done
 
     def perform(self, actions: Sequence[a.Action]) -> None:
@@ -74,6 +89,7 @@ class Apply:
             now=self._now,
             deadline_at=action.deadline_at,
             lost_pool=action.lost_pool,
+            waits_for_notice=action.waits_for_notice,
         )
         said = {"run": action.seen.run, "slot": action.seen.slot, "incarnation": action.seen.incarnation + 1}
         self._log.info("claimed", extra={**said, "instance": action.instance, "cause": action.cause.value})
@@ -83,8 +99,23 @@ class Apply:
         incarnation = slot.incarnation if slot.successor_incarnation is None else slot.successor_incarnation
         self._stores.slots.promote(slot.run, slot.slot, incarnation, instance=str(slot.successor_instance))
 
+    def release(self, action: a.Release) -> None:
+        self._stores.slots.release(action.seen, deadline_at=action.deadline_at, cause=action.cause)
+
+    def plan_move(self, action: a.PlanMove) -> None:
+        self._stores.slots.plan_move(action.seen, action.instance, at=action.at, before=action.before)
+
+    def spend_prewarm(self, action: a.SpendPrewarm) -> None:
+        self._stores.storms.spend(action.region, window=action.window, limit=action.limit)
+
+    def note_storm(self, action: a.NoteStorm) -> None:
+        self._stores.storms.note(action.region, now=self._now)
+
     def lift_barrier(self, action: a.LiftBarrier) -> None:
         self._stores.slots.lift_barrier(action.seen, action.instance, now=self._now)
+
+    def mark_bad(self, action: a.MarkBad) -> None:
+        self._stores.heads.mark_bad(action.run, action.generation)
 
     def vacate(self, action: a.Vacate) -> None:
         self._stores.slots.vacate(action.seen, action.instance)
@@ -115,26 +146,55 @@ class Apply:
 
     # ----------------------------------------------------------------------------------------------------- run
     def order_flush(self, action: a.OrderFlush) -> None:
-        self._stores.heads.order_flush(action.seen, action.order)
+        self._stores.heads.order_flush(action.seen, action.order, now=self._now)
 
     def send_flush(self, action: a.SendFlush) -> None:
-        code = self._effects.commands.flush(action.run, action.order)
+        """Beside the claims, which must not wait for SSM: the order stands in HEAD already."""
+
+        def said(code: str) -> None:
+            if code:
+                self._log.warning("flush order not sent by SSM", extra={"run": action.run, "code": code})
+                self._effects.meter.add(Metric.COMMANDS_NOT_SENT, 1)
+                detail = f"order {action.order.order} not sent by SSM ({code}): {SSM_ADVICE}"
+                self.tell(a.Tell(run=action.run, what=HistoryKind.FLUSH_ORDERED, detail=detail, entry="ssm"))
+
+        self._effects.errands.start(lambda: self._effects.commands.flush(action.run, action.order), said)
+
+    def expect(self, action: a.Expect) -> None:
+        self._stores.heads.expect(action.seen, wake_at=action.wake_at, wake_s=action.wake_s)
+
+    def come_back(self, action: a.ComeBack) -> None:
+        code = self._effects.queue.come_back(action.run, after_s=action.after_s, only_fills=action.only_fills)
         if code:
-            self._log.warning("flush order not sent by SSM", extra={"run": action.run, "code": code})
-            detail = f"order {action.order.order} not sent by SSM ({code}): {SSM_ADVICE}"
-            self.tell(a.Tell(run=action.run, what=HistoryKind.FLUSH_ORDERED, detail=detail, entry="ssm"))
+            self._log.warning("no later look, the sweep comes", extra={"run": action.run, "code": code})
 
     def note_commit(self, action: a.NoteCommit) -> None:
         self._stores.heads.committed(action.run, action.step)
 
-    def count_run(self, action: a.CountRun) -> None:
-        self._stores.heads.count(action.run, recoveries=action.recoveries, trainer_failures=action.trainer_failures)
+    def count_fault(self, action: a.CountFault) -> None:
+        self._stores.heads.node_fault(action.run, action.node)
 
-    def note_attempt(self, action: a.NoteAttempt) -> None:
-        if action.next_launch_at == 0:
-            self._stores.heads.attempt_succeeded(action.run)
-        else:
-            self._stores.heads.attempt_failed(action.run, next_launch_at=action.next_launch_at, spot=action.spot)
+    def launch_found(self, action: a.LaunchFound) -> None:
+        self._stores.heads.launched(action.run, action.launch, recovered=action.recovered)
+
+    def launch_failed(self, action: a.LaunchFailed) -> None:
+        self._stores.heads.launch_failed(
+            action.run,
+            action.launch,
+            next_launch_at=action.next_launch_at,
+            spot=action.spot,
+            refused=action.refused,
+            refusals=action.refusals,
+        )
+
+    def retry_at(self, action: a.RetryAt) -> None:
+        self._stores.heads.retry_at(action.run, action.next_launch_at)
+
+    def note_spend(self, action: a.NoteSpend) -> None:
+        try:
+            self._stores.heads.spent(action.seen, usd=action.usd, now=self._now)
+        except Lost:
+            return  # somebody else has noted it
 
     def reschedule(self, action: a.Reschedule) -> None:
         try:
@@ -201,6 +261,12 @@ class Apply:
     def enter_member(self, action: a.EnterMember) -> None:
         self._stores.members.put(action.member)
 
+    def give_up_launch(self, action: a.GiveUpLaunch) -> None:
+        self._stores.launches.release(action.launch)
+
+    def withdraw(self, action: a.Withdraw) -> None:
+        self._stores.slots.withdraw(action.seen)
+
     def close_launch(self, action: a.CloseLaunch) -> None:
         self._stores.launches.close(action.run, action.launch)
 
@@ -222,13 +288,29 @@ class Apply:
             return  # another handler learned something of the pool: as good
 
     def lose_pool(self, action: a.LosePool) -> None:
-        self._stores.pools.lost(
-            action.region,
-            instance_type=action.instance_type,
-            zone=action.zone,
-            market=action.market,
-            now=self._now,
-        )
+        try:
+            self._stores.pools.lost(action.pool, losses=action.losses, counted_for=action.counted_for, now=self._now)
+        except Lost:
+            return  # many counts at once: one is missing, which costs a worse guess
+
+    def look_at_market(self, action: a.LookAtMarket) -> None:
+        """Advice only: where EC2 does not answer, what is known stays."""
+        said = {"types": list(action.types)}
+        try:
+            known = look(
+                self._stores,
+                self._effects.quotes,
+                region=action.region,
+                types=action.types,
+                nodes=action.nodes,
+                now=self._now,
+            )
+        except Lost:
+            return  # somebody has looked
+        except StoreError as error:
+            self._log.warning("no look at the Spot market", extra={**said, "why": str(error)})
+            return
+        self._log.info("looked at the Spot market", extra={**said, "pools": known})
 
     def note_mass_silence(self, action: a.NoteMassSilence) -> None:
         self._stores.pools.note_mass_silence(action.region, now=self._now)
@@ -246,7 +328,7 @@ class Apply:
             step=action.step,
             detail=action.detail,
         )
-        self._stores.histories.add(entry, entry_id=f"{action.what.value}-{action.entry}" if action.entry else "")
+        self.notes.append((entry, f"{action.what.value}-{action.entry}" if action.entry else ""))
 
     def notify(self, action: a.Notify) -> None:
         code = self._effects.notices.say(action.subject, action.text)
@@ -268,26 +350,39 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.CloseLaunch: Apply.close_launch,
     a.Commit: Apply.commit,
     a.CoolPool: Apply.cool_pool,
-    a.CountRun: Apply.count_run,
+    a.CountFault: Apply.count_fault,
+    a.ComeBack: Apply.come_back,
     a.EndMember: Apply.end_member,
     a.EnterMember: Apply.enter_member,
+    a.Expect: Apply.expect,
     a.Forget: Apply.forget,
+    a.GiveUpLaunch: Apply.give_up_launch,
     a.Guarded: Apply.guarded,
     a.Intend: Apply.intend,
     a.LiftBarrier: Apply.lift_barrier,
+    a.LaunchFailed: Apply.launch_failed,
+    a.LaunchFound: Apply.launch_found,
+    a.LookAtMarket: Apply.look_at_market,
     a.LosePool: Apply.lose_pool,
+    a.MarkBad: Apply.mark_bad,
     a.Measure: Apply.measure,
     a.MoveRun: Apply.move_run,
-    a.NoteAttempt: Apply.note_attempt,
     a.NoteMassSilence: Apply.note_mass_silence,
     a.NoteCommit: Apply.note_commit,
+    a.NoteSpend: Apply.note_spend,
+    a.NoteStorm: Apply.note_storm,
     a.Notify: Apply.notify,
     a.OrderFlush: Apply.order_flush,
+    a.PlanMove: Apply.plan_move,
     a.Promote: Apply.promote,
+    a.Release: Apply.release,
     a.Reschedule: Apply.reschedule,
+    a.RetryAt: Apply.retry_at,
     a.SendFlush: Apply.send_flush,
     a.SpendLaunch: Apply.spend_launch,
+    a.SpendPrewarm: Apply.spend_prewarm,
     a.Tell: Apply.tell,
     a.Terminate: Apply.terminate,
     a.Vacate: Apply.vacate,
+    a.Withdraw: Apply.withdraw,
 }

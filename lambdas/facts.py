@@ -5,15 +5,19 @@ A read that fails raises (Unavailable, Denied): the message comes again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lambdas.decisions.facts import Facts, Loss, Silence, occupant
+from lambdas.decisions.adoption import hand_tagged
+from lambdas.decisions.facts import Facts, Loss, Machine, Silence, occupant
 from lambdas.decisions.silence import late, silent
+from lambdas.decisions.sorting import asks_of
 from lambdas.effects.machines import Machines
 from lambdas.effects.stores import Stores
-from spotproof.contract.items import Generation, Member, Node, Slot
+from spotproof.contract.items import Generation, Member
+from spotproof.contract.messages import BlockExpiry, Message
 from spotproof.contract.states import LaunchState
+from spotproof.store.many import Asked, Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +32,72 @@ class Reader:
 
     def members(self, instances: Sequence[str]) -> dict[str, Member]:
         """What each instance is to us; those that the table does not know are left out, and cost no EC2 call."""
-        found = [self.stores.members.read(instance) for instance in dict.fromkeys(instances)]
-        return {member.instance: member for member in found if member is not None}
+        return self.stores.many.members(instances)
+
+    def machines_of(self, messages: Iterable[Message], members: Mapping[str, Member]) -> dict[str, Machine]:
+        """What EC2 says now of the instances and reservations that the messages cannot be understood without."""
+        asked = [(asks_of(message, members), isinstance(message, BlockExpiry)) for message in messages]
+        instances = tuple(dict.fromkeys(name for name, is_block in asked if name and not is_block))
+        blocks = tuple(dict.fromkeys(name for name, is_block in asked if name and is_block))
+        described = self.machines.described(instances) if instances else ()
+        inside = self.machines.in_reservations(self.stack, blocks) if blocks else ()
+        return {machine.instance: machine for machine in (*described, *inside)}
 
     def of_head(self, run: str, *, now: int) -> Facts:
         """The head alone: for an extra checkpoint, and for runs of hand-tagged instances."""
         return Facts(run=run, stack=self.stack, region=self.region, now=now, head=self.stores.heads.read(run))
 
-    def of_losses(self, run: str, losses: Sequence[Loss], *, now: int) -> Facts:
-        """What a claimer needs: head, pointer, the slots concerned and the last words; membership where it matters."""
-        facts = self.of_head(run, now=now)
-        numbers = sorted({loss.slot for loss in losses})
-        slots = tuple(slot for slot in (self.stores.slots.read(run, number) for number in numbers) if slot is not None)
-        joining = any(occupant(slot.successor_instance) for slot in slots)
+    def of_losses(self, losses: Mapping[str, Sequence[Loss]], *, now: int) -> dict[str, Facts]:
+        """What a claimer needs, of many runs at once: head, pointer, the slots concerned and the last words.
+
+        The membership is read where it matters: only for a lost successor, who may have joined.
+        """
+        asked = [
+            Asked(
+                run=run,
+                slots=tuple(sorted({loss.slot for loss in of_run})),
+                nodes=tuple(sorted({(loss.slot, loss.incarnation) for loss in of_run if loss.incarnation is not None})),
+            )
+            for run, of_run in losses.items()
+        ]
+        found = self.stores.many.runs(asked)
+        return {run: self._of_losses(run, found[run], of_run, now=now) for run, of_run in losses.items()}
+
+    def _of_losses(self, run: str, read: Read, losses: Sequence[Loss], *, now: int) -> Facts:
         lost = frozenset(loss.instance for loss in losses)
+        joining = any(occupant(slot.successor_instance) in lost for slot in read.slots)
+        return Facts(
+            run=run,
+            stack=self.stack,
+            region=self.region,
+            now=now,
+            head=read.head,
+            slots=read.slots,
+            sealed=self._sealed(run) if joining or _is_broken(read, losses) else None,
+            nodes=read.nodes,
+            pointer=read.pointer,
+            live=read.live,
+        )
+
+    def of_slots(self, run: str, numbers: Iterable[int], *, now: int, spec: bool = True) -> Facts:
+        """Head and some slots, for what concerns nodes that are there; the membership if a successor may be in it."""
+        found = (self.stores.slots.read(run, number) for number in sorted(set(numbers)))
+        slots = tuple(slot for slot in found if slot is not None)
+        joining = any(occupant(slot.successor_instance) for slot in slots)
         return replace(
-            facts,
+            self.of_head(run, now=now),
+            spec=self.stores.specs.read(run) if spec else None,
             slots=slots,
             sealed=self._sealed(run) if joining else None,
-            nodes=self._beats(run, slots, lost),
-            pointer=self.stores.pointers.read(run),
+        )
+
+    def of_adoption(self, run: str, *, now: int) -> Facts:
+        """Every place of the run, and what is being launched for some of them."""
+        return replace(
+            self.of_head(run, now=now),
+            spec=self.stores.specs.read(run),
+            launches=self.stores.launches.recent(run),
+            slots=self.stores.slots.list(run),
         )
 
     def of_launch(self, run: str, *, now: int, own: frozenset[int]) -> Facts:
@@ -55,14 +105,16 @@ class Reader:
         launches = self.stores.launches.recent(run)
         unfinished = [launch for launch in launches if launch.state is not LaunchState.CLOSED]
         foreign = any(launch.launch not in own for launch in unfinished)
+        spec = self.stores.specs.read(run)
+        is_gang = spec is not None and spec.pools.gang  # what it lacks is asked for where its nodes are
         return replace(
             self.of_head(run, now=now),
-            spec=self.stores.specs.read(run),
+            spec=spec,
             slots=self.stores.slots.list(run),
             launches=launches,
             pools=self.stores.pools.list(self.region),
             pointer=self.stores.pointers.read(run),
-            machines=self.machines.of_run(self.stack, run) if foreign else (),
+            machines=self.machines.of_run(self.stack, run) if foreign or is_gang else (),
             launches_per_hour=self.launches_per_hour,
         )
 
@@ -86,26 +138,15 @@ class Reader:
             checkpoints=self.stores.checkpoints.newest(run, limit=1),
             live=self.stores.live.read(run),
             machines=self.machines.of_run(self.stack, run),
+            pools=self.stores.pools.list(self.region),
         )
+        loose = hand_tagged(facts.machines, self.stack, slots)
+        facts = replace(facts, members=tuple(self.members(loose).values())) if loose else facts
         return replace(facts, silence=self._stack_silence(facts)) if silent(facts, slots) else facts
 
     def _sealed(self, run: str) -> Generation | None:
         newest = self.stores.memberships.newest(run)
         return None if newest is None else self.stores.memberships.generation(run, newest.generation)
-
-    def _beats(self, run: str, slots: Sequence[Slot], lost: frozenset[str]) -> tuple[Node, ...]:
-        """The last words of nodes that are gone or will go."""
-        wanted = [
-            (slot.slot, incarnation)
-            for slot in slots
-            for instance, incarnation in (
-                (slot.holder_instance, slot.holder_incarnation),
-                (slot.successor_instance, slot.successor_incarnation),
-            )
-            if instance in lost and incarnation is not None
-        ]
-        found = (self.stores.nodes.read(run, slot, incarnation) for slot, incarnation in wanted)
-        return tuple(node for node in found if node is not None)
 
     def _stack_silence(self, own: Facts) -> Silence:
         """How much of the whole stack is silent: read only when a run has a silent node, which is rare."""
@@ -124,3 +165,8 @@ class Reader:
             slots=slots,
             nodes=self.stores.nodes.list(run, slots=max(1, len(slots))),
         )
+
+
+def _is_broken(read: Read, losses: Sequence[Loss]) -> bool:
+    """Whether a run of many nodes has lost one that has no time left: then its membership has to be marked."""
+    return read.head is not None and read.head.slots > 1 and any(loss.deadline_at is None for loss in losses)

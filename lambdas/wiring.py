@@ -7,7 +7,6 @@ Nothing is built at import but the logger; `control()` makes the rest at first u
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -18,25 +17,27 @@ from typing import Any, Final
 
 from aws_lambda_powertools import Logger
 
+from lambdas import intake, signals
 from lambdas.apply import Apply, Effects
-from lambdas.decisions import byhand, launching, losses, rebalance, repairing, sorting
-from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, Tell
+from lambdas.decisions import bursts, launching, losses, repairing, sorting
+from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun
 from lambdas.decisions.facts import Facts, Loss, Machine
-from lambdas.decisions.sorting import Work
+from lambdas.decisions.sorting import Known, Work
+from lambdas.effects.errands import Beside
 from lambdas.effects.fleet import Fleet
 from lambdas.effects.log import Log
 from lambdas.effects.machines import Machines
 from lambdas.effects.meter import Meter
 from lambdas.effects.notify import Notices
 from lambdas.effects.queue import RepairQueue
-from lambdas.effects.ssm import Commands
+from lambdas.effects.quotes import Quotes
+from lambdas.effects.ssm import PATIENCE, Commands
 from lambdas.effects.stores import stores_of
 from lambdas.facts import Reader
-from spotproof.contract import limits
-from spotproof.contract.history import HistoryKind
+from spotproof.contract import limits, names
+from spotproof.contract.items import History
 from spotproof.contract.messages import Ignored, Message, Repair
 from spotproof.contract.metrics import Metric
-from spotproof.contract.parse import parse
 from spotproof.contract.settings import ControlSettings
 from spotproof.errors import Lost, MalformedEvent, SpotproofError, StoreError, Unavailable
 from spotproof.store.clients import Clients
@@ -50,7 +51,6 @@ PASSES: Final = 4  # of repair over a run whose status it moved
 LOOKS: Final = 4  # times that a launcher looks again after letting go
 STEPS: Final = 24  # of one launcher: a launch takes three, every pool set one launch
 RESERVE_S: Final = 15  # a new step begins only with this much of the handler's time left
-FOREIGN: Final = "of another account or region"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,7 @@ class Control:
         self._meter = parts.effects.meter
         self._log = parts.log
         self._troubles: list[StoreError] = []
+        self._notes: list[tuple[History, str]] = []
 
     # ---------------------------------------------------------------------------------------------- messages
     def handle(self, bodies: Mapping[str, str], *, until: float) -> dict[str, Exception]:
@@ -103,17 +104,28 @@ class Control:
             self._log.error("failed", extra={"why": repr(error)})
             failures.update(dict.fromkeys(messages, error))
             works = ()
-        failures.update(self._worked(works, until=until))
+        failures.update(self._worked(works, crowded=len(bodies) >= names.BATCH_SIZE, until=until))
+        self._parts.effects.errands.finish()
+        self._write_notes()
         self._meter.flush()
         return failures
 
-    def _worked(self, works: Sequence[Work], *, until: float) -> dict[str, Exception]:
+    def _write_notes(self) -> None:
+        """Best effort: what is told is behind us, and a message that came again would not tell it again."""
+        notes, self._notes = self._notes, []
+        try:
+            self._stores.many.tell(notes)
+        except StoreError as error:
+            self._log.error("timeline not written", extra={"entries": len(notes), "why": str(error)})
+
+    def _worked(self, works: Sequence[Work], *, crowded: bool, until: float) -> dict[str, Exception]:
         """Every run hears of its notices before any run's launch takes its seconds."""
         failures: dict[str, Exception] = {}
         unfilled: list[Work] = []
+        seen = self._seen(works, crowded=crowded)
 
         def hear(work: Work) -> None:
-            if self._heard(work):
+            if self._heard(work, seen.get(work.run)):
                 unfilled.append(work)
 
         for work in works:
@@ -142,36 +154,28 @@ class Control:
         return len(due)
 
     def _parsed(self, body: str) -> Message | Ignored:
-        try:
-            envelope = json.loads(body)
-        except ValueError as error:
-            raise MalformedEvent(f"not JSON: {error}", event_id="") from error
-        if not isinstance(envelope, dict):
-            raise MalformedEvent("not a JSON object", event_id="")
         now = self._now()
-        message = parse(envelope, received_at=now)
-        if isinstance(message, Ignored | Repair):
-            return message
-        settings = self._parts.settings
-        if (message.account, message.region) != (settings.account, settings.region):
-            return Ignored(reason=FOREIGN, event_id=message.event_id)
-        self._meter.add(Metric.EVENT_DELAY, max(0, now - message.at))
+        message = intake.parsed(body, self._parts.settings, now=now)
+        if not isinstance(message, Ignored | Repair):
+            self._meter.add(Metric.EVENT_DELAY, max(0, now - message.at))
         return message
 
     def _sorted(self, messages: Mapping[str, Message], failures: dict[str, Exception]) -> tuple[Work, ...]:
         """The work of each run. Notices of instances that EC2 cannot describe now go into `failures`, alone."""
-        said = tuple(messages.values())
-        members = self._reader.members(sorting.instances_of(said))
-        unknown = sorting.unknown_notices(said, members)
-        found: tuple[Machine, ...] = ()
+        members = self._reader.members(sorting.instances_of(tuple(messages.values())))
+        machines: dict[str, Machine] = {}
         try:
-            found = self._reader.machines.opted_in(self._parts.settings.stack, unknown) if unknown else ()
+            machines = self._reader.machines_of(messages.values(), members)
+            inside = self._reader.members([one for one in machines if one not in members])  # of blocks
+            members = {**members, **inside}
         except StoreError as error:
             self._log.error("failed", extra={"why": repr(error)})
-            undecided = sorting.notices_of(messages, unknown)
+            undecided = [key for key, message in messages.items() if sorting.asks_of(message, members)]
             failures.update(dict.fromkeys(undecided, error))
             messages = {key: message for key, message in messages.items() if key not in undecided}
-        result = sorting.sort(messages, members, {machine.instance: machine for machine in found})
+        settings = self._parts.settings
+        known = Known(stack=settings.stack, document=settings.document, members=members, machines=machines)
+        result = sorting.sort(messages, known)
         for ignored in result.ignored:
             self._ignore(ignored)
         return result.work
@@ -181,15 +185,22 @@ class Control:
         self._log.info("ignored", extra={"why": ignored.reason, "event": ignored.event_id})
 
     # -------------------------------------------------------------------------------------------------- a run
-    def _heard(self, work: Work) -> bool:
+    def _seen(self, works: Sequence[Work], *, crowded: bool) -> dict[str, Facts]:
+        """The facts of all losses in few requests; {} if that fails: then each run fails or not by itself."""
+        lost = {work.run: work.losses for work in works if work.losses}
+        try:
+            found = self._reader.of_losses(lost, now=self._now()) if lost else {}
+        except SpotproofError:
+            return {}
+        return {run: replace(facts, crowded=crowded) for run, facts in found.items()}
+
+    def _heard(self, work: Work, seen: Facts | None) -> bool:
         """Do what cannot wait: flush orders, claims. True if the run has to be looked at for more."""
-        open_claims = bool(work.losses) and self._lose(work.run, work.losses)
-        if work.advised:
-            self._decided(work.run, self._reader.of_head, lambda facts: rebalance.decide(facts, work.advised))
-        if work.by_hand:
-            self._decided(work.run, self._reader.of_head, lambda facts: byhand.decide(facts, work.by_hand))
-        self._apply([_booted(work.run, message.at, member) for message, member in work.booted])
-        return work.repair or open_claims
+        open_claims = bool(work.losses) and self._lose(work.run, work.losses, seen)
+        for read, decide in signals.of(work, self._reader):
+            facts, actions = self._decided(work.run, read, decide)
+            open_claims = losses.may_be_open(facts, actions) or open_claims
+        return work.repair or work.fills or open_claims
 
     def _go_on(self, work: Work, *, until: float) -> None:
         """Repair or launch. Without the time for it the run stays due, and its claims open: the next sweep goes on.
@@ -197,20 +208,31 @@ class Control:
         To be cut off in the middle would bring the whole batch back, and only after the queue's visibility time-out.
         """
         if self._parts.clock() > until - RESERVE_S:
-            self._log.warning("no time left, the sweep goes on", extra={"run": work.run})
+            self._log.warning("no time left, somebody else goes on", extra={"run": work.run})
+            self._apply(bursts.back_off(self._reader.of_head(work.run, now=self._now())))
         elif work.repair:
             self._repair(work.run, until=until)
         else:
-            self._fill(work.run, until=until)
+            self._fill(work.run, until=until, named=work.fills)
 
-    def _lose(self, run: str, lost: Sequence[Loss]) -> bool:
-        """Order the flush and claim the slots; True if there may be claims to fill."""
+    def _lose(self, run: str, lost: Sequence[Loss], seen: Facts | None) -> bool:
+        """Order the flush and claim the slots; True if there may be claims to fill, and now is the time to."""
+        first = seen
 
         def read(of: str, *, now: int) -> Facts:
-            return self._reader.of_losses(of, lost, now=now)
+            nonlocal first
+            found, first = first, None
+            fresh = found or self._reader.of_losses({of: lost}, now=now)[of]
+            return fresh if seen is None else replace(fresh, crowded=seen.crowded)
 
         facts, actions = self._decided(run, read, lambda facts: losses.decide(facts, lost))
-        return losses.may_be_open(facts, actions)
+        if not losses.may_be_open(facts, actions):
+            return False
+        facts = replace(facts, now=self._now())
+        if not bursts.holds_launch(facts):
+            return True
+        self._apply(bursts.put_off(facts))
+        return False
 
     def _repair(self, run: str, *, until: float) -> None:
         for _ in range(PASSES):
@@ -238,12 +260,14 @@ class Control:
         raise Unavailable(f"run {run}: {RUN_TRIES} decisions met other writes", next_step="it comes again") from lost
 
     # ---------------------------------------------------------------------------------------------- launcher
-    def _fill(self, run: str, *, until: float) -> None:
+    def _fill(self, run: str, *, until: float, named: bool = False) -> None:
         """Launch for open claims: under the launcher lease, then let go and look again.
 
         The lease only saves work. Whoever finds it taken leaves: the one who has it looks again after letting go, and
-        should he die, the sweep comes.
+        should he die, the sweep comes. `named`: name the leavers first whom a burst left out of the run's order.
         """
+        if named:
+            self._decided(run, self._launch_facts, bursts.late_order)
         owner = self._parts.owner()
         own: set[int] = set()
         for _ in range(LOOKS):
@@ -259,8 +283,20 @@ class Control:
                 return
             finally:
                 self._stores.leases.let_go(run, owner)
-            if self._parts.clock() > until - RESERVE_S or not self._next_step(run, own):
+            if self._parts.clock() > until - RESERVE_S or not self._is_for_us(run, own):
                 return
+
+    def _is_for_us(self, run: str, own: set[int]) -> bool:
+        """Whether there is something to do for the run at once. What a burst still adds is filled together, later."""
+        facts = self._launch_facts(run, now=self._now(), own=frozenset(own))
+        step = launching.next_step(facts)
+        if not any(launching.intended(step)) or not bursts.holds_launch(facts):
+            return bool(step)
+        self._apply(bursts.put_off(facts))
+        return False
+
+    def _launch_facts(self, run: str, *, now: int, own: frozenset[int] = frozenset()) -> Facts:
+        return self._reader.of_launch(run, now=now, own=own)
 
     def _launch(self, run: str, own: set[int], *, until: float) -> None:
         for _ in range(STEPS):
@@ -274,12 +310,14 @@ class Control:
         return launching.next_step(self._reader.of_launch(run, now=self._now(), own=frozenset(own)))
 
     def _later(self, run: str, error: SpotproofError) -> None:
-        """The claims and the launch record are durable; the sweep goes on from them."""
-        self._apply([Measure(metric=Metric.LAUNCH_ERRORS, cause="throttle")])
+        """The claims and the launch record are durable; whoever comes next goes on from them, the sweep at last."""
+        facts = self._reader.of_head(run, now=self._now())
+        self._apply([Measure(metric=Metric.LAUNCH_ERRORS, cause="throttle"), *bursts.back_off(facts)])
         self._log.warning("launch unfinished, the sweep goes on", extra={"run": run, "why": str(error)})
 
     def _apply(self, actions: Sequence[Action]) -> None:
-        apply = Apply(self._parts.effects, self._log, now_ms=int(self._parts.clock() * 1000))
+        now_ms = int(self._parts.clock() * 1000)
+        apply = Apply(self._parts.effects, self._log, now_ms=now_ms, notes=self._notes)
         try:
             apply.perform(actions)
         finally:
@@ -287,17 +325,6 @@ class Control:
 
     def _now(self) -> int:
         return int(self._parts.clock())
-
-
-def _booted(run: str, at: int, member: Any) -> Tell:
-    return Tell(
-        run=run,
-        what=HistoryKind.BOOTED,
-        slot=member.slot,
-        incarnation=member.incarnation,
-        instance=member.instance,
-        at=at,
-    )
 
 
 class _Lazy:
@@ -321,15 +348,24 @@ def control() -> Control:
         S3Objects(_Lazy(clients, "s3"), settings.bucket, checksum=Checksum.CRC32),
     )
     machines = Machines(_Lazy(clients, "ec2"))
+    queue = RepairQueue(_Lazy(clients, "sqs"), settings.repair_queue)
+    commands = Commands(
+        _Lazy(clients, "ssm"),
+        stack=settings.stack,
+        document=settings.document,
+        version=settings.document_version,
+        patience=PATIENCE,
+    )
     effects = Effects(
         stores=stores,
         fleet=Fleet(_Lazy(clients, "ec2")),
         machines=machines,
-        commands=Commands(
-            _Lazy(clients, "ssm"), stack=settings.stack, document=settings.document, version=settings.document_version
-        ),
+        quotes=Quotes(_Lazy(clients, "ec2")),
+        commands=commands,
         notices=Notices(_Lazy(clients, "sns"), settings.topic),
         meter=Meter(settings.stack),
+        queue=queue,
+        errands=Beside(),
     )
     return Control(
         Parts(
@@ -342,7 +378,7 @@ def control() -> Control:
                 launches_per_hour=settings.launches_per_hour,
             ),
             effects=effects,
-            queue=RepairQueue(_Lazy(clients, "sqs"), settings.repair_queue),
+            queue=queue,
             log=logger,
             clock=time.time,
             owner=lambda: uuid.uuid4().hex,

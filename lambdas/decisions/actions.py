@@ -13,7 +13,7 @@ from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head, Launch, Live, Member, Pool, Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.orders import FlushOrder
-from spotproof.contract.states import Cause, Market, RunStatus
+from spotproof.contract.states import Cause, RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,24 @@ class SendFlush:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """Note in HEAD that somebody comes for open claims at `wake_at`. Lost: somebody else has."""
+
+    seen: Head
+    wake_at: int
+    wake_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComeBack:
+    """Look at the run again in `after_s`, by a message to the repair queue. If it gets lost, the sweep comes."""
+
+    run: str
+    after_s: int
+    only_fills: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promote:
     """Make the successor the holder: the newest sealed membership names it."""
 
@@ -48,6 +66,42 @@ class Claim:
     cause: Cause
     deadline_at: int | None = None
     lost_pool: str | None = None
+    waits_for_notice: bool = False  # the holder is well: its successor gets ready and parks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The holder leaves: the successor that was ready for that takes over. Lost: it waits no more, or was withdrawn."""
+
+    seen: Slot
+    deadline_at: int
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMove:
+    """Note in the slot that its holder has to be moved. Lost: an earlier date stands, or it holds the slot no more."""
+
+    seen: Slot
+    instance: str
+    at: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendPrewarm:
+    """Count a node that the stack starts for advice alone. Lost: so many within minutes are a storm."""
+
+    region: str
+    window: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteStorm:
+    """People are told of a storm of advice. Lost: they have been, less than an hour ago."""
+
+    region: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +110,14 @@ class LiftBarrier:
 
     seen: Slot
     instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkBad:
+    """Note in HEAD that this membership has lost a node: its survivors need not wait for a collective's time-out."""
+
+    run: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +147,61 @@ class NoteCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountRun:
-    """Add to the run's counters. Not idempotent: only behind a won condition, or where twice is the safe side."""
+class CountFault:
+    """A node (`slot:incarnation`) failed before it joined: it counts once until the next commit."""
 
     run: str
-    recoveries: int = 0
-    trainer_failures: int = 0
+    node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteAttempt:
-    """How a launch went: `next_launch_at` 0 for capacity found, else when to try again."""
+class LaunchFound:
+    """A launch brought capacity; `recovered`: for a place that was lost, which the budget counts. Counts once."""
+
+    run: str
+    launch: int
+    recovered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed:
+    """A launch brought nothing: when to try again, whether a Spot attempt failed, how often EC2 said `refused`."""
+
+    run: str
+    launch: int
+    next_launch_at: int
+    spot: bool = False
+    refused: str = ""
+    refusals: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryAt:
+    """No pool can be asked before then."""
 
     run: str
     next_launch_at: int
-    spot: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteSpend:
+    """What the run has cost by now, as far as prices are known. Lost: somebody else has noted it."""
+
+    seen: Head
+    usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookAtMarket:
+    """Ask EC2 for Spot prices of these types, and (`nodes` > 0) for the placement scores of so many.
+
+    Lost, or refused: the next look asks again; what is known stays.
+    """
+
+    region: str
+    types: tuple[str, ...]
+    zones: tuple[str, ...]
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +249,20 @@ class Amend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpLaunch:
+    """Give up a gang's launch that brought too few: none of it will be bound. Lost: more of it has been found."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdraw:
+    """Take back the open claim for a planned move: its holder stays. Lost: the move goes on, or the holder leaves."""
+
+    seen: Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
     """Give an open claim its instance. Lost: the claim is open no more, the instance is surplus."""
 
@@ -154,7 +270,7 @@ class Bind:
     slot: int
     incarnation: int
     instance: str
-    launch: int
+    launch: int | None  # None: hand-tagged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +312,11 @@ class CoolPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LosePool:
-    """A pool has reclaimed an instance."""
+    """A pool has reclaimed instances; `counted_for` (`run#launch`) tells the counts apart."""
 
-    region: str
-    instance_type: str
-    zone: str
-    market: Market
+    pool: Pool
+    losses: int
+    counted_for: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +392,25 @@ class Measure:
 class Guarded:
     """Perform `first`; where its condition is won perform `then`, where it is lost `otherwise`."""
 
-    first: Claim | LiftBarrier | Promote | Vacate | MoveRun | SpendLaunch | Intend | Bind | EndMember
+    first: (
+        Claim
+        | Expect
+        | LiftBarrier
+        | Promote
+        | Vacate
+        | MoveRun
+        | SpendLaunch
+        | Intend
+        | GiveUpLaunch
+        | Withdraw
+        | Bind
+        | EnterMember
+        | EndMember
+        | Release
+        | PlanMove
+        | SpendPrewarm
+        | NoteStorm
+    )
     then: tuple[Action, ...] = ()
     otherwise: tuple[Action, ...] = ()
 
@@ -285,14 +418,27 @@ class Guarded:
 Action: TypeAlias = (
     OrderFlush
     | SendFlush
+    | Expect
+    | ComeBack
     | Promote
     | Claim
+    | Release
+    | PlanMove
+    | SpendPrewarm
+    | NoteStorm
     | LiftBarrier
+    | MarkBad
     | Vacate
     | MoveRun
     | NoteCommit
-    | CountRun
-    | NoteAttempt
+    | CountFault
+    | LaunchFound
+    | LaunchFailed
+    | RetryAt
+    | NoteSpend
+    | LookAtMarket
+    | GiveUpLaunch
+    | Withdraw
     | SpendLaunch
     | Intend
     | Ask

@@ -38,6 +38,7 @@ class Machine:
     run: str = ""
     stack: str = ""
     launch: int | None = None
+    reservation: str = ""  # the capacity reservation or block that it runs in
 
     @property
     def is_alive(self) -> bool:
@@ -81,6 +82,7 @@ class Facts:
     live: Live | None = None
     silence: Silence = Silence()
     launches_per_hour: int = 0  # of the whole stack; 0: no limit
+    crowded: bool = False  # the batch was full: there are more messages where it came from
     # Runs have a thousand slots, and decisions look things up slot by slot.
     _slots: dict[int, Slot] = field(init=False, repr=False, compare=False)
     _nodes: dict[tuple[int, int, str], Node] = field(init=False, repr=False, compare=False)
@@ -116,6 +118,7 @@ class Loss:
     deadline_at: int | None = None
     pool: str | None = None
     action: str = ""
+    incarnation: int | None = None  # of the slot that the instance was given
 
 
 def occupant(instance: str | None) -> str | None:
@@ -127,6 +130,16 @@ def places(slots: tuple[Slot, ...]) -> frozenset[str]:
     """Every instance that has a place in one of the slots."""
     named = {occupant(one) for slot in slots for one in (slot.holder_instance, slot.successor_instance)}
     return frozenset(one for one in named if one is not None)
+
+
+def want_of(slot: Slot) -> str:
+    """An open claim as launch records name it."""
+    return f"{slot.slot}:{slot.successor_incarnation}"
+
+
+def is_failback(slot: Slot) -> bool:
+    """Whether its claim is for a way back to Spot, while its holder goes on."""
+    return slot.cause is Cause.FAILBACK and bool(slot.waits_for_notice)
 
 
 def pool_name(instance_type: str, zone: str, market: Market) -> str:

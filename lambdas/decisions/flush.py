@@ -9,6 +9,7 @@ from lambdas.decisions.actions import Action, Measure, OrderFlush, SendFlush, Te
 from lambdas.decisions.facts import Facts
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head
+from spotproof.contract.limits import NOTICE_S
 from spotproof.contract.metrics import Metric
 from spotproof.contract.orders import FlushOrder, slots_of
 from spotproof.contract.states import Cause, NoticeKind
@@ -37,6 +38,13 @@ def order_flush(
         detail=f"order {order.order}: leaving {who}, until {deadline_at}"[:400],
     )
     return (*actions, SendFlush(run=facts.run, order=order), told, Measure(metric=Metric.FLUSH_ORDERS))
+
+
+def extra_checkpoint(facts: Facts, *, kind: NoticeKind, cause: Cause) -> tuple[Action, ...]:
+    """An order without leavers; none while an order stands, whose flush saves as well."""
+    if facts.head is None or (facts.head.order is not None and (facts.head.order_deadline_at or 0) > facts.now):
+        return ()
+    return order_flush(facts, kind=kind, cause=cause, leavers=frozenset(), deadline_at=facts.now + NOTICE_S)
 
 
 def standing_leavers(head: Head | None, now: int) -> frozenset[int]:

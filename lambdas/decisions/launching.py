@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
+from lambdas.decisions import budgets, failback, gangs
 from lambdas.decisions.actions import (
     Action,
     Adopt,
@@ -18,22 +20,21 @@ from lambdas.decisions.actions import (
     Intend,
     Measure,
     MoveRun,
-    NoteAttempt,
-    Notify,
+    RetryAt,
     SpendLaunch,
     Tell,
 )
 from lambdas.decisions.answers import settle
-from lambdas.decisions.facts import Facts, Machine
-from lambdas.decisions.pools import Asked, Choice, Hopeless, Waiting, choose
-from lambdas.decisions.request import fleet_request, tags_of, token_of
+from lambdas.decisions.facts import Facts, Machine, is_failback, want_of
+from lambdas.decisions.pools import Asked, Choice, Hopeless, Need, Waiting, choose, markets
+from lambdas.decisions.request import Together, fleet_request, tags_of, token_of
 from lambdas.decisions.verdicts import Verdict, advice_on, cause_of
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Head, Launch, Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Placement, RunSpec
-from spotproof.contract.states import Cause, LaunchState, RunStatus
+from spotproof.contract.states import LaunchState, Market, RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,18 @@ class _Order:
     placement: Placement
     claims: tuple[Slot, ...]
 
+    @property
+    def is_failback(self) -> bool:
+        """Whether it is for moves back to Spot: then only Spot is asked."""
+        return all(is_failback(slot) for slot in self.claims)
+
 
 def next_step(facts: Facts) -> tuple[Action, ...]:
     """The actions that bring the run one step nearer to having no open claim; () when there is nothing to do now."""
     unfinished = [launch for launch in facts.launches if launch.state is not LaunchState.CLOSED]
     if unfinished:
         return _finish(facts, unfinished[0])
-    claims = open_claims(facts)
+    claims = _together(open_claims(facts))
     if not claims or facts.head is None or facts.spec is None or not facts.head.status.wants_nodes:
         return ()
     if facts.spec.placement is None:
@@ -74,9 +80,10 @@ def open_claims(facts: Facts) -> tuple[Slot, ...]:
     return tuple(slot for slot in facts.slots if slot.successor_instance == NO_INSTANCE and want_of(slot) not in listed)
 
 
-def want_of(slot: Slot) -> str:
-    """An open claim as launch records name it."""
-    return f"{slot.slot}:{slot.successor_incarnation}"
+def _together(claims: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    """What one launch is for: places that are empty come before moves back to Spot, whose holders still work."""
+    empty = tuple(slot for slot in claims if not is_failback(slot))
+    return empty or claims
 
 
 def _finish(facts: Facts, launch: Launch) -> tuple[Action, ...]:
@@ -99,19 +106,31 @@ def _finish(facts: Facts, launch: Launch) -> tuple[Action, ...]:
 def _start(facts: Facts, order: _Order) -> tuple[Action, ...]:
     if facts.now < order.head.next_launch_at:
         return ()
-    if _budget_is_spent(facts, order):
-        budget = order.spec.budgets.recoveries
-        reason = f"{budget} recoveries without a new commit: find out why none succeeds, then resume the run"
-        return _paused(order.head, reason)
-    lost = frozenset(slot.lost_pool for slot in order.claims if slot.lost_pool)
-    choice: Choice = choose(facts, order.spec, order.placement, lost=lost)
+    reason = budgets.without_commit(facts, order.head, order.spec)
+    if reason:
+        return budgets.paused(order.head, reason)
+    choice: Choice = choose(facts, order.spec, order.placement, _need(facts, order))
     match choice:
         case Asked():
             return _launched(facts, order, choice)
+        case Waiting() | Hopeless() if order.is_failback:
+            return failback.withdrawn(facts, order.claims)
         case Waiting():
-            return (NoteAttempt(run=facts.run, next_launch_at=choice.until),)
+            return (RetryAt(run=facts.run, next_launch_at=choice.until),)
         case Hopeless():
             return _blocked(order.head, choice.verdict, advice_on(choice.verdict))
+        case _:
+            assert_never(choice)
+
+
+def _need(facts: Facts, order: _Order) -> Need:
+    is_gang = order.spec.pools.gang
+    lost = frozenset(slot.lost_pool for slot in order.claims if slot.lost_pool)
+    return Need(
+        markets=(Market.SPOT,) if order.is_failback else markets(facts, order.spec),
+        lost=lost | gangs.leaving(facts) if is_gang else lost,
+        zone=gangs.zone_of(facts) if is_gang else "",
+    )
 
 
 def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
@@ -121,6 +140,7 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
         order.placement,
         wants=len(order.claims),
         launch_tags=tags_of(stack=facts.stack, run=facts.run, launch=number),
+        together=Together(one_type=order.spec.pools.efa) if order.spec.pools.gang else None,
     )
     launch = Launch(
         run=facts.run,
@@ -131,6 +151,7 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
         token=token_of(request),
         market=asked.market,
         made_at=facts.now,
+        minimum=len(order.claims) if order.spec.pools.gang else 0,
     )
     pools = sorted({candidate.name for candidate in asked.candidates})
     intended = Tell(
@@ -145,33 +166,14 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
         return (intend,)
     spend = SpendLaunch(region=facts.region, hour=facts.now // 3600, limit=facts.launches_per_hour)
     reason = f"the stack has made {spend.limit} launches in this hour: find out what consumes them, then resume the run"
-    return (Guarded(first=spend, then=(intend,), otherwise=_paused(order.head, reason)),)
-
-
-def _budget_is_spent(facts: Facts, order: _Order) -> bool:
-    fresh = facts.pointer is not None and facts.pointer.step > order.head.committed_step
-    return not fresh and order.head.recoveries >= order.spec.budgets.recoveries
-
-
-def _paused(head: Head, reason: str) -> tuple[Action, ...]:
-    move = MoveRun(seen=head, to=RunStatus.PAUSED, cause=Cause.BUDGET, reason=reason)
-    return (Guarded(first=move, then=_announced(head, "paused", Cause.BUDGET, reason)),)
+    return (Guarded(first=spend, then=(intend,), otherwise=budgets.paused(order.head, reason)),)
 
 
 def _blocked(head: Head, verdict: Verdict, reason: str) -> tuple[Action, ...]:
     cause = cause_of(verdict)
     move = MoveRun(seen=head, to=RunStatus.BLOCKED, cause=cause, reason=reason)
-    told = (*_announced(head, "blocked", cause, reason), Measure(metric=Metric.RUNS_BLOCKED))
+    told = (*budgets.announced(head, "blocked", cause=cause, reason=reason), Measure(metric=Metric.RUNS_BLOCKED))
     return (Guarded(first=move, then=told),)
-
-
-def _announced(head: Head, status: str, cause: Cause, reason: str) -> tuple[Action, ...]:
-    return (
-        Tell(run=head.run, what=HistoryKind.STATUS, cause=cause, detail=f"{status}: {reason}"),
-        Notify(
-            subject=f"spotproof: run {head.run} is {status}", text=f"Run {head.run} is {status} ({cause}): {reason}."
-        ),
-    )
 
 
 def _tagged(facts: Facts, launch: Launch) -> tuple[Machine, ...]:

@@ -6,7 +6,7 @@ All losses of a batch that belong to one run are one decision: one order names a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lambdas.decisions.actions import (
@@ -15,22 +15,27 @@ from lambdas.decisions.actions import (
     EndMember,
     Guarded,
     LiftBarrier,
-    LosePool,
     Measure,
     Notify,
     Promote,
+    Release,
     Tell,
+    Withdraw,
 )
-from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, occupant, parse_pool
+from lambdas.decisions.broken import mark_of
+from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, occupant
 from lambdas.decisions.flush import order_flush, standing_leavers
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Member, Node, Slot
-from spotproof.contract.messages import Interruption, StateChange
+from spotproof.contract.limits import NOTICE_S
+from spotproof.contract.messages import Drill, Interruption, StateChange, TagChange
 from spotproof.contract.metrics import Metric
-from spotproof.contract.states import Cause, Market, NoticeKind
+from spotproof.contract.states import Cause, NoticeKind
 
 NOTICED = frozenset({Cause.INTERRUPTION, Cause.BLOCK_EXPIRY, Cause.MAINTENANCE, Cause.DRILL})
+UNTAGGED = "untagged"
+TOLD = NOTICED | {Cause.USER}  # the node lives and is told to leave
 
 
 class Place(StrEnum):
@@ -61,6 +66,33 @@ def loss_of_notice(message: Interruption, member: Member) -> Loss:
         deadline_at=message.deadline_at,
         pool=pool_of(member),
         action=message.action.value,
+        incarnation=member.incarnation,
+    )
+
+
+def loss_of_drill(message: Drill, member: Member) -> Loss:
+    """A rehearsed interruption: the same as the real thing, but for the pool, which has done nothing."""
+    return Loss(
+        instance=message.instance,
+        slot=member.slot,
+        cause=Cause.DRILL,
+        at=message.at,
+        deadline_at=message.at + message.notice_s,
+        action="drill",
+        incarnation=member.incarnation,
+    )
+
+
+def loss_of_release(message: TagChange, member: Member) -> Loss:
+    """A person has taken the run's tag off: the node saves, and its place is given to another one."""
+    return Loss(
+        instance=message.instance,
+        slot=member.slot,
+        cause=Cause.USER,
+        at=message.at,
+        deadline_at=message.at + NOTICE_S,
+        action=UNTAGGED,
+        incarnation=member.incarnation,
     )
 
 
@@ -73,6 +105,7 @@ def loss_of_state(message: StateChange, member: Member) -> Loss:
         at=message.at,
         pool=pool_of(member),
         action=message.state,
+        incarnation=member.incarnation,
     )
 
 
@@ -113,12 +146,31 @@ def claim_of(facts: Facts, slot: Slot, loss: Loss) -> Guarded:
         instance=loss.instance,
         cause=loss.cause,
     )
+    moved = slot.cause if slot.waits_for_notice else None  # the next successor waits for what this one waited for
     claim = Claim(
-        seen=slot, instance=loss.instance, cause=loss.cause, deadline_at=loss.deadline_at, lost_pool=loss.pool
+        seen=slot, instance=loss.instance, cause=moved or loss.cause, deadline_at=loss.deadline_at, lost_pool=loss.pool
     )
     return Guarded(
         first=claim,
         then=(told, Measure(metric=Metric.CLAIMS), *_consequences(facts, slot, loss)),
+        otherwise=(*_overtaken(slot, loss), Measure(metric=Metric.CLAIMS_LOST)),
+    )
+
+
+def _overtaken(slot: Slot, loss: Loss) -> tuple[Action, ...]:
+    """The claim that was faster may have been one for a holder that was well, a moment before this loss of it."""
+    if loss.deadline_at is None or slot.successor_instance is not None:
+        return ()
+    theirs = replace(slot, successor_incarnation=slot.incarnation + 1)
+    return (Guarded(first=Release(seen=theirs, deadline_at=loss.deadline_at, cause=loss.cause)),)
+
+
+def release_of(facts: Facts, slot: Slot, loss: Loss) -> Guarded:
+    """The holder goes, and its successor was claimed before: there is nothing to claim, it may take over."""
+    deadline_at = facts.now if loss.deadline_at is None else loss.deadline_at
+    return Guarded(
+        first=Release(seen=slot, deadline_at=deadline_at, cause=loss.cause),
+        then=_consequences(facts, slot, loss),
         otherwise=(Measure(metric=Metric.CLAIMS_LOST),),
     )
 
@@ -128,7 +180,7 @@ def lift_of(facts: Facts, slot: Slot) -> Guarded | None:
     holder = occupant(slot.holder_instance)
     if holder is None or slot.successor_instance is None or (slot.deadline_at or 0) <= facts.now:
         return None
-    return Guarded(first=LiftBarrier(seen=slot, instance=holder))
+    return Guarded(first=LiftBarrier(seen=slot, instance=holder), then=mark_of(facts, slot, holder))
 
 
 def _lifted(facts: Facts, lost: Sequence[_Lost], loss: Loss) -> tuple[Action, ...]:
@@ -179,7 +231,7 @@ def _flush(facts: Facts, lost: Sequence[_Lost]) -> tuple[Action, ...]:
         return ()
     return order_flush(
         facts,
-        kind=NoticeKind.INTERRUPTION,
+        kind=NoticeKind.MAINTENANCE if leaving[0].loss.cause is Cause.USER else NoticeKind.INTERRUPTION,
         cause=leaving[0].loss.cause,
         leavers=frozenset(one.slot.slot for one in leaving),
         deadline_at=min(one.loss.deadline_at or 0 for one in leaving),
@@ -187,16 +239,21 @@ def _flush(facts: Facts, lost: Sequence[_Lost]) -> tuple[Action, ...]:
 
 
 def _may_save(facts: Facts, one: _Lost, standing: frozenset[int]) -> bool:
-    """A holder that was claimed for another reason (silence, say) and now gets its first notice may still flush."""
-    return one.slot.slot not in standing and one.slot.cause not in NOTICED and facts.head is not None
+    """A holder that was claimed for another reason (silence, advice) and now gets its first notice may still flush."""
+    is_first = bool(one.slot.waits_for_notice) or one.slot.cause not in TOLD
+    return one.slot.slot not in standing and is_first and facts.head is not None
 
 
 def _claim(facts: Facts, one: _Lost) -> tuple[Action, ...]:
     match one.place:
         case Place.NOWHERE:
             return ()
+        case Place.CLAIMED if one.slot.waits_for_notice:
+            return () if _said_goodbye(facts, one) else (release_of(facts, one.slot, one.loss),)
         case Place.CLAIMED:
             return (Measure(metric=Metric.CLAIMS_LOST),)
+        case Place.SUCCESSOR if one.slot.waits_for_notice and one.slot.cause is Cause.REBALANCE:
+            return (Guarded(first=Withdraw(seen=one.slot)),)  # an extra that goes by itself is not launched again
         case Place.HOLDER | Place.SUCCESSOR:
             return () if _said_goodbye(facts, one) else (claim_of(facts, one.slot, one.loss),)
 
@@ -217,16 +274,14 @@ def node_in(facts: Facts, slot: Slot, instance: str) -> Node | None:
 def _consequences(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
     if loss.cause not in NOTICED:
         unnoticed = loss.cause in {Cause.DISAPPEARED, Cause.SILENCE}
-        return (*_lost_news(facts, slot, loss), Measure(metric=Metric.LOSSES_WITHOUT_NOTICE)) if unnoticed else ()
-    pool = parse_pool(loss.pool or "")
+        news = (*_lost_news(facts, slot, loss), Measure(metric=Metric.LOSSES_WITHOUT_NOTICE)) if unnoticed else ()
+        return (*mark_of(facts, slot, loss.instance), *news)
     taken: list[Action] = [
         Measure(metric=Metric.INTERRUPTIONS, cause=loss.cause.value),
         Measure(metric=Metric.NOTICE_TO_CLAIM, value=max(0, facts.now - loss.at)),
     ]
-    if pool is not None and pool[2] is Market.SPOT:
-        taken.append(LosePool(region=facts.region, instance_type=pool[0], zone=pool[1], market=pool[2]))
     missed = loss.deadline_at is not None and loss.deadline_at <= facts.now
-    return (*taken, *(_missed(facts, slot, loss) if missed else ()))
+    return (*taken, *((*mark_of(facts, slot, loss.instance), *_missed(facts, slot, loss)) if missed else ()))
 
 
 def _missed(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
@@ -271,7 +326,7 @@ def _incarnation(slot: Slot, loss: Loss) -> int | None:
 
 
 def _noticed(facts: Facts, one: _Lost) -> tuple[Action, ...]:
-    if one.loss.cause not in NOTICED or one.place is Place.NOWHERE:
+    if one.loss.cause not in TOLD or one.place is Place.NOWHERE:
         return ()
     return (
         Tell(
@@ -288,13 +343,31 @@ def _noticed(facts: Facts, one: _Lost) -> tuple[Action, ...]:
 
 
 def _ended(facts: Facts, loss: Loss) -> tuple[Action, ...]:
+    if loss.action == UNTAGGED:
+        return (_let_go(facts, loss),)
     if loss.action not in {"shutting-down", "terminated"}:
         return ()
     told = Tell(run=facts.run, what=HistoryKind.ENDED, slot=loss.slot, instance=loss.instance, at=loss.at)
     return (Guarded(first=EndMember(instance=loss.instance), then=(told,)),)
 
 
+def _let_go(facts: Facts, loss: Loss) -> Guarded:
+    """The entry ends, so that the instance may be tagged again; who took the tag off hears of it once."""
+    told = Tell(run=facts.run, what=HistoryKind.RELEASED, slot=loss.slot, instance=loss.instance, at=loss.at)
+    text = (
+        f"{loss.instance} carries the tag of run {facts.run} no more. It was told to save and leave slot {loss.slot}, "
+        "which is given to another node. It is not terminated: it is yours."
+    )
+    said = Notify(subject=f"spotproof: {loss.instance} is released from run {facts.run}", text=text)
+    return Guarded(first=EndMember(instance=loss.instance), then=(told, said))
+
+
 def may_be_open(facts: Facts, actions: Sequence[Action]) -> bool:
     """Whether the launcher has something to look for: a claim was made just now, or one was seen open."""
-    claimed = any(isinstance(action, Guarded) and isinstance(action.first, Claim) for action in actions)
+    claimed = any(claims(action) for action in actions)
     return claimed or any(slot.successor_instance == NO_INSTANCE for slot in facts.slots)
+
+
+def claims(action: Action) -> bool:
+    """Whether the action is a claim, or has one behind its condition."""
+    return isinstance(action, Guarded) and (isinstance(action.first, Claim) or any(map(claims, action.then)))

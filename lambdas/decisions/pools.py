@@ -8,14 +8,25 @@ from dataclasses import dataclass, replace
 
 from lambdas.decisions.facts import Facts, pool_name
 from lambdas.decisions.verdicts import Verdict
-from spotproof.contract import limits
-from spotproof.contract.items import Pool
+from spotproof.contract import hours, limits
+from spotproof.contract.items import Head, Pool
 from spotproof.contract.runspec import MarketPolicy, Placement, RunSpec
 from spotproof.contract.states import Market
+from spotproof.plan.deadline import Progress, is_late
+from spotproof.plan.poolorder import Outlook, first_band
 
 STANDARD_FAMILIES = frozenset("acdhimrtz")
 # Waiting does not help against these: with every pool of a run in one of them, a person has to change something.
-HOPELESS = frozenset({Verdict.NOT_OFFERED, Verdict.DENIED, Verdict.PRICE, Verdict.QUOTA})
+HOPELESS = frozenset(
+    {
+        Verdict.NOT_OFFERED,
+        Verdict.DENIED,
+        Verdict.PRICE,
+        Verdict.QUOTA,
+        Verdict.CONFIGURATION,
+        Verdict.NO_ROLE,
+    }
+)
 _FAMILY = re.compile(r"([a-z]+)(\d*)")
 
 
@@ -36,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Ask these pools of this market now."""
+    """Ask these pools of this market now, in this order."""
 
     market: Market
     candidates: tuple[Candidate, ...]
@@ -59,15 +70,20 @@ class Hopeless:
 Choice = Asked | Waiting | Hopeless
 
 
-def choose(facts: Facts, spec: RunSpec, placement: Placement, *, lost: frozenset[str]) -> Choice:
-    """The pools to ask for the open claims. Those in `lost` were just reclaimed: only if no other is free.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What is looked for: `lost` pools were just reclaimed and come last; `zone` '': any; `markets` in this order."""
 
-    Spot first where the policy says so; on-demand when `fallback_after` attempts failed or no Spot pool is left to ask.
-    """
-    attempts = 0 if facts.head is None else facts.head.spot_attempts
+    markets: tuple[Market, ...]
+    lost: frozenset[str] = frozenset()
+    zone: str = ""
+
+
+def choose(facts: Facts, spec: RunSpec, placement: Placement, need: Need) -> Choice:
+    """The pools to ask: those of the first market that has a free one; of these the first band (plan.poolorder)."""
     answers: list[Choice] = []
-    for market in _markets(spec, attempts):
-        answer = _choose_in(facts, candidates(spec, placement, market), lost=lost)
+    for market in need.markets:
+        answer = _choose_in(facts, _near(candidates(spec, placement, market), need.zone), need)
         if isinstance(answer, Asked):
             return answer
         answers.append(answer)
@@ -86,30 +102,93 @@ def candidates(spec: RunSpec, placement: Placement, market: Market) -> tuple[Can
     )
 
 
-def _markets(spec: RunSpec, attempts: int) -> tuple[Market, ...]:
+def markets(facts: Facts, spec: RunSpec) -> tuple[Market, ...]:
+    """The markets that the run may use now, the one to ask first first.
+
+    On-demand comes first in the run's first minutes, after `fallback_after` failed Spot attempts, and when the run
+    would miss its deadline otherwise.
+    """
     match spec.pools.market:
         case MarketPolicy.SPOT:
             return (Market.SPOT,)
         case MarketPolicy.ON_DEMAND:
             return (Market.ON_DEMAND,)
         case MarketPolicy.SPOT_THEN_ON_DEMAND:
-            spot_is_spent = attempts >= spec.pools.fallback_after
-            return (Market.ON_DEMAND,) if spot_is_spent else (Market.SPOT, Market.ON_DEMAND)
+            on_demand_first = facts.head is not None and (
+                facts.head.spot_attempts >= spec.pools.fallback_after
+                or is_beginning(facts.head, spec, at=facts.now)
+                or misses_deadline(facts, spec)
+            )
+            return (Market.ON_DEMAND, Market.SPOT) if on_demand_first else (Market.SPOT, Market.ON_DEMAND)
 
 
-def _choose_in(facts: Facts, pools: Sequence[Candidate], *, lost: frozenset[str]) -> Choice:
+def is_beginning(head: Head, spec: RunSpec, *, at: int) -> bool:
+    """Whether `at` is in the first minutes of the run, which it spends on-demand if its spec says so."""
+    return at < head.submitted_at + spec.pools.first_on_demand_s
+
+
+def misses_deadline(facts: Facts, spec: RunSpec) -> bool:
+    """Whether the run would be late at its pace; a run without a deadline never is."""
+    if facts.head is None or not spec.pools.deadline_s:
+        return False
+    pointer = facts.pointer
+    progress = Progress(
+        submitted_at=facts.head.submitted_at,
+        deadline_s=spec.pools.deadline_s,
+        deadline_step=spec.pools.deadline_step,
+        step=0 if pointer is None else pointer.step,
+        committed_at=0 if pointer is None else pointer.committed_at,
+    )
+    return is_late(progress, now=facts.now)
+
+
+def outlook(facts: Facts, candidate: Candidate, *, at: int = 0, lost: frozenset[str] = frozenset()) -> Outlook:
+    """What is known of a pool, as the order of pools wants it."""
+    pool = _known(facts, candidate.name)
+    priced = facts.now - 2 * limits.MARKET_LOOK_S
+    if pool is None:
+        return Outlook(name=candidate.name, at=at, just_reclaimed=candidate.name in lost)
+    return Outlook(
+        name=candidate.name,
+        at=at,
+        just_reclaimed=candidate.name in lost,
+        since_loss_s=None if pool.lost_at is None else facts.now - pool.lost_at,
+        losses_this_hour=hours.losses_at(pool.hours, facts.now),
+        score=pool.score if pool.scored_at > priced else None,
+        price_usd=pool.price_usd if pool.priced_at > priced else None,
+    )
+
+
+def is_free(facts: Facts, candidate: Candidate) -> bool:
+    """Whether the pool does not cool down."""
+    pool = _known(facts, candidate.name)
+    return pool is None or pool.until <= facts.now
+
+
+def _near(pools: tuple[Candidate, ...], zone: str) -> tuple[Candidate, ...]:
+    return tuple(one for one in pools if not zone or one.zone == zone)
+
+
+def _choose_in(facts: Facts, pools: Sequence[Candidate], need: Need) -> Choice:
     if not pools:
         return Hopeless(verdict=Verdict.CONFIGURATION)
-    cooling = {name: pool for pool in facts.pools if pool.until > facts.now for name in [_name(pool)]}
-    free = tuple(candidate for candidate in pools if candidate.name not in cooling)
+    free = {one.name: one for one in pools if is_free(facts, one)}
     if free:
-        others = tuple(candidate for candidate in free if candidate.name not in lost)
-        return Asked(market=free[0].market, candidates=others or free)
-    held = [cooling[candidate.name] for candidate in pools]
+        outlooks = [outlook(facts, one, at=at, lost=need.lost) for at, one in enumerate(free.values())]
+        chosen = tuple(free[one.name] for one in first_band(outlooks))
+        return Asked(market=chosen[0].market, candidates=chosen)
+    held = [pool for pool in (_known(facts, one.name) for one in pools) if pool is not None]
     verdicts = {_verdict(pool) for pool in held}
     if verdicts <= HOPELESS:
         return Hopeless(verdict=Verdict.QUOTA if Verdict.QUOTA in verdicts else min(verdicts))
     return Waiting(until=min(pool.until for pool in held))
+
+
+def known_pool(facts: Facts, name: tuple[str, str, Market]) -> Pool:
+    """The pool's item as it was read, or a new one."""
+    instance_type, zone, market = name
+    found = _known(facts, pool_name(*name))
+    return found or Pool(region=facts.region, instance_type=instance_type, zone=zone, market=market)
 
 
 def cooled(facts: Facts, name: tuple[str, str, Market], verdict: Verdict) -> tuple[Pool | None, Pool]:
@@ -118,21 +197,20 @@ def cooled(facts: Facts, name: tuple[str, str, Market], verdict: Verdict) -> tup
     A shortage cools for 10 minutes, doubling to 2 hours while it lasts; a pool that was left alone for as long as its
     last cool-down begins anew. What is not sold or not allowed there rests for a day.
     """
-    instance_type, zone, market = name
-    seen = next((pool for pool in facts.pools if _name(pool) == pool_name(*name)), None)
-    base = seen or Pool(region=facts.region, instance_type=instance_type, zone=zone, market=market)
-    cooldown_s = _cooldown_s(base, verdict, facts.now)
+    seen, base = _known(facts, pool_name(*name)), known_pool(facts, name)
+    first_s = limits.POOL_COOLDOWN_S if facts.spec is None else facts.spec.pools.cooldown_s
+    cooldown_s = _cooldown_s(base, verdict, now=facts.now, first_s=first_s)
     return seen, replace(base, until=facts.now + cooldown_s, cooldown_s=cooldown_s, verdict=verdict.value)
 
 
-def _cooldown_s(seen: Pool, verdict: Verdict, now: int) -> int:
-    if verdict in {Verdict.NOT_OFFERED, Verdict.DENIED, Verdict.PRICE}:
+def _cooldown_s(seen: Pool, verdict: Verdict, *, now: int, first_s: int) -> int:
+    if verdict in HOPELESS - {Verdict.QUOTA}:
         return limits.POOL_NOT_OFFERED_S
     if verdict is Verdict.QUOTA:
-        return limits.POOL_COOLDOWN_S
+        return first_s
     still_short = seen.verdict in {Verdict.CAPACITY, Verdict.UNKNOWN} and now <= seen.until + seen.cooldown_s
-    doubled = 2 * seen.cooldown_s if still_short else limits.POOL_COOLDOWN_S
-    return min(max(doubled, limits.POOL_COOLDOWN_S), limits.POOL_COOLDOWN_MAX_S)
+    doubled = 2 * seen.cooldown_s if still_short else first_s
+    return min(max(doubled, first_s), limits.POOL_COOLDOWN_MAX_S)
 
 
 def quota_class(instance_type: str) -> str:
@@ -144,6 +222,10 @@ def quota_class(instance_type: str) -> str:
     if family == "p":
         return "P2, P3 and P4" if number in {"2", "3", "4"} else f"P{number}"
     return "Standard" if family[:1] in STANDARD_FAMILIES and len(family) == 1 else family
+
+
+def _known(facts: Facts, name: str) -> Pool | None:
+    return next((pool for pool in facts.pools if _name(pool) == name), None)
 
 
 def _name(pool: Pool) -> str:

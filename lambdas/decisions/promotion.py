@@ -39,4 +39,9 @@ def _after(slot: Slot) -> Slot:
         cause=None,
         deadline_at=None,
         lost_pool=None,
+        waits_for_notice=None,
+        lost_deadline_at=None,
+        move_instance=None,
+        move_at=None,
+        move_before=None,
     )

@@ -5,12 +5,12 @@ Reads the whole run once. Open claims and unfinished launches are the launcher's
 
 from __future__ import annotations
 
-from lambdas.decisions import ending, silence
+from lambdas.decisions import adoption, budgets, ending, failback, gangs, marketlook, moves, silence
 from lambdas.decisions.actions import (
     Action,
     Claim,
     Commit,
-    CountRun,
+    CountFault,
     Forget,
     Guarded,
     Measure,
@@ -23,7 +23,7 @@ from lambdas.decisions.actions import (
     Terminate,
 )
 from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, Machine, occupant
-from lambdas.decisions.losses import claim_of, lift_of, node_in
+from lambdas.decisions.losses import TOLD, claim_of, lift_of, node_in, release_of
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract import limits
 from spotproof.contract.exits import ExitCode
@@ -48,7 +48,13 @@ def decide(facts: Facts) -> tuple[Action, ...]:
         return (*known, *settled)
     if not facts.head.status.wants_nodes:
         return (*known, *ending.decide(facts, facts.head, slots))
-    return (*known, *_failures(facts, facts.head, slots), *_losses(facts, slots), *ending.orphans(facts, slots))
+    spent = () if facts.spec is None else budgets.over(facts, facts.head, facts.spec)
+    if spent:
+        return (*known, *spent)
+    adopted = adoption.by_look(facts, slots)  # before empty places are claimed for a launch
+    mended = (*adopted, *_failures(facts, facts.head, slots), *_losses(facts, slots), *moves.decide(facts, slots))
+    planned = _planned(facts, facts.head, slots, is_quiet=not mended)
+    return (*known, *mended, *planned, *ending.orphans(facts, slots))
 
 
 def next_look(facts: Facts) -> tuple[Action, ...]:
@@ -62,6 +68,14 @@ def next_look(facts: Facts) -> tuple[Action, ...]:
     watch_s = min(limits.SWEEP_PERIOD_S, silence_s)
     period_s = watch_s if facts.head.status in _WATCHED else ENDED_LOOK_S
     return (Reschedule(seen=facts.live, due_at=int(facts.now + period_s - watch_s / 4)),)
+
+
+def _planned(facts: Facts, head: Head, slots: dict[int, Slot], *, is_quiet: bool) -> tuple[Action, ...]:
+    """What is done about capacity without being asked; moves begin only when nothing else has to be mended now."""
+    if facts.spec is None:
+        return ()
+    begun = (*gangs.move(facts, slots), *failback.due(facts, slots)) if is_quiet else ()
+    return (*begun, *budgets.estimate(facts, head, facts.spec), *marketlook.due(facts))
 
 
 _CAN_FINISH = frozenset({RunStatus.ACTIVE, RunStatus.BLOCKED})  # a blocked run keeps what nodes it has
@@ -101,12 +115,19 @@ def _promotion(facts: Facts, slot: Slot) -> tuple[Action, ...]:
         detail="" if sealed is None else f"generation {sealed.generation}",
         at=None if sealed is None else sealed.sealed_at,
     )
-    return (Guarded(first=Promote(slot=slot), then=(promoted_to, *_flush_outcome(facts, slot))),)
+    return (
+        Guarded(
+            first=Promote(slot=slot), then=(promoted_to, *_flush_outcome(facts, slot), *moves.ended_by_us(facts, slot))
+        ),
+    )
+
+
+_FLUSHED = frozenset({*TOLD, *moves.ENDED_BY_US})  # causes with a notice, or an order to leave
 
 
 def _flush_outcome(facts: Facts, slot: Slot) -> tuple[Action, ...]:
     before = facts.node_of(slot.slot, slot.holder_incarnation, slot.holder_instance)
-    if before is None or before.flush is None or slot.cause is not Cause.INTERRUPTION:
+    if before is None or before.flush is None or slot.cause not in _FLUSHED:
         return ()
     durable = before.flush is FlushOutcome.COMMITTED
     told = Tell(
@@ -143,21 +164,25 @@ def _failures(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action,
     failed = {slot.slot: node for slot in slots.values() if (node := _failed_node(facts, slot)) is not None}
     if not failed:
         return ()
-    number, node = next(iter(failed.items()))
-    budget = limits.TRAINER_FAILURES if facts.spec is None else facts.spec.budgets.trainer_failures
+    number, node = max(failed.items(), key=lambda one: one[1].generation)  # a member's word ends the run
+    budget = limits.NODE_FAULTS if facts.spec is None else facts.spec.budgets.node_faults
     fresh = facts.pointer is not None and facts.pointer.step > head.committed_step
-    failures = (0 if fresh else head.trainer_failures) + 1
-    if node.generation > 0 or node.exit_code == ExitCode.BAD_CONFIGURATION or failures >= budget:
+    faults = (frozenset() if fresh else head.node_faults) | {f"{number}:{slots[number].incarnation}"}
+    if node.generation > 0 or node.exit_code == ExitCode.BAD_CONFIGURATION:
         return _failed(facts, head, slots[number], code=node.exit_code)
-    count = (CountRun(run=facts.run, trainer_failures=1),)
+    if len(faults) >= budget:
+        return _failed(facts, head, slots[number], code=node.exit_code, cause=Cause.NODE_FAULT)
+    count = (CountFault(run=facts.run, node=f"{number}:{slots[number].incarnation}"),)
     return tuple(_replaced(facts, slots[one], Cause.NODE_FAULT, count if one == number else ()) for one in failed)
 
 
-def _failed(facts: Facts, head: Head, slot: Slot, *, code: int | None) -> tuple[Action, ...]:
+def _failed(
+    facts: Facts, head: Head, slot: Slot, *, code: int | None, cause: Cause = Cause.TRAINER_ERROR
+) -> tuple[Action, ...]:
     reason = f"slot {slot.slot} gave up with exit code {code}: read the log of its trainer and agent"
-    move = MoveRun(seen=head, to=RunStatus.FAILED, cause=Cause.TRAINER_ERROR, reason=reason)
+    move = MoveRun(seen=head, to=RunStatus.FAILED, cause=cause, reason=reason)
     told = (
-        Tell(run=facts.run, what=HistoryKind.STATUS, cause=Cause.TRAINER_ERROR, detail=f"failed: {reason}"),
+        Tell(run=facts.run, what=HistoryKind.STATUS, cause=cause, detail=f"failed: {reason}"),
         Notify(subject=f"spotproof: run {facts.run} has failed", text=f"Run {facts.run} has failed: {reason}."),
     )
     return (Guarded(first=move, then=told),)
@@ -172,6 +197,7 @@ def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     for slot in slots.values():
         actions += _lifted(facts, slot)
         actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)
+        actions += _left(facts, slot, quiet=frozenset() if broken else quiet)
     return tuple(actions)
 
 
@@ -199,6 +225,21 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
         return (claim_of(facts, slot, _loss_of(facts, slot, instance, Cause.SILENCE)),)
     if successor is not None and _never_joined(facts, slot, node):
         return (_replaced(facts, slot, Cause.NEVER_JOINED, (Measure(metric=Metric.NEVER_JOINED),)),)
+    return ()
+
+
+def _left(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, ...]:
+    """A holder that was well is gone or silent, and no event told: the successor that waits beside it takes over."""
+    holder = occupant(slot.holder_instance)
+    if not slot.waits_for_notice or holder is None:
+        return ()
+    node = _holder_node(facts, slot)
+    if node is not None and node.phase.is_final:
+        return ()
+    if _is_gone(facts, slot, holder):
+        return (release_of(facts, slot, _loss_of(facts, slot, holder, Cause.DISAPPEARED)),)
+    if holder in quiet:
+        return (release_of(facts, slot, _loss_of(facts, slot, holder, Cause.SILENCE)),)
     return ()
 
 
@@ -259,7 +300,10 @@ def _holder_node(facts: Facts, slot: Slot) -> Node | None:
 
 
 def _failed_node(facts: Facts, slot: Slot) -> Node | None:
-    """The beat of the slot's newest node, if its last word is `failed`."""
+    """The beat of the slot's newest node, or of one that goes on beside it, if its last word is `failed`."""
+    holder = _holder_node(facts, slot) if slot.waits_for_notice else None
+    if holder is not None and holder.phase is NodePhase.FAILED:
+        return holder
     instance = occupant(slot.successor_instance) or occupant(slot.holder_instance)
     if instance is None or slot.successor_instance == NO_INSTANCE:
         return None

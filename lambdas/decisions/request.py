@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lambdas.decisions.pools import Asked, Candidate
@@ -15,7 +16,16 @@ from spotproof.contract.states import Market
 TAGGED: Final = ("fleet", "instance", "volume", "network-interface")
 
 
-def fleet_request(asked: Asked, placement: Placement, *, wants: int, launch_tags: dict[str, str]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """A gang's nodes: all or nothing, in one zone; over EFA in one instance type too."""
+
+    one_type: bool
+
+
+def fleet_request(
+    asked: Asked, placement: Placement, *, wants: int, launch_tags: dict[str, str], together: Together | None = None
+) -> str:
     """The complete request, without its token, as canonical JSON: equal text is an equal request.
 
     The template is the stack's own, by version number. No maximum price (it only brings more interruptions), and
@@ -40,7 +50,7 @@ def fleet_request(asked: Asked, placement: Placement, *, wants: int, launch_tags
             {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in launch_tags.items()]}
             for kind in TAGGED
         ],
-        **_options(asked.market),
+        **_options(asked.market, {} if together is None else _all_or_nothing(wants, together)),
     }
     return json.dumps(request, sort_keys=True, separators=(",", ":"))
 
@@ -69,16 +79,23 @@ def _capacity_type(market: Market) -> str:
             return "capacity-block"
 
 
-def _options(market: Market) -> dict[str, Any]:
+def _all_or_nothing(wants: int, together: Together) -> dict[str, Any]:
+    one_type = {"SingleInstanceType": True} if together.one_type else {}
+    return {"MinTargetCapacity": wants, "SingleAvailabilityZone": True, **one_type}
+
+
+def _options(market: Market, more: dict[str, Any]) -> dict[str, Any]:
+    """Which pools are named is our order (plan.poolorder); between them EC2 chooses, by what it alone knows."""
     match market:
         case Market.SPOT:
             return {
                 "SpotOptions": {
                     "AllocationStrategy": "price-capacity-optimized",
                     "InstanceInterruptionBehavior": "terminate",
+                    **more,
                 }
             }
         case Market.ON_DEMAND:
-            return {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}
+            return {"OnDemandOptions": {"AllocationStrategy": "lowest-price", **more}}
         case Market.CAPACITY_BLOCK:
             return {}

@@ -43,7 +43,7 @@ def _liveness(facts: Facts) -> Liveness:
 
 
 def _mute(facts: Facts, slots: tuple[Slot, ...], *, for_s: float) -> frozenset[str]:
-    charged = {_in_charge(slot) for slot in slots}
+    charged = {one for slot in slots for one in _in_charge(slot)}
     return frozenset(
         node.instance
         for node in facts.nodes
@@ -76,8 +76,10 @@ def alarm(facts: Facts) -> tuple[Action, ...]:
     )
 
 
-def _in_charge(slot: Slot) -> tuple[int, int | None, str | None]:
-    """The node whose loss could be claimed: the newest of its slot."""
-    if slot.successor_instance is not None:
-        return slot.slot, slot.successor_incarnation, occupant(slot.successor_instance)
-    return slot.slot, slot.holder_incarnation, occupant(slot.holder_instance)
+def _in_charge(slot: Slot) -> list[tuple[int, int | None, str | None]]:
+    """The nodes whose loss means something: the newest of its slot, and a holder that goes on beside its successor."""
+    holder = (slot.slot, slot.holder_incarnation, occupant(slot.holder_instance))
+    if slot.successor_instance is None:
+        return [holder]
+    successor = (slot.slot, slot.successor_incarnation, occupant(slot.successor_instance))
+    return [successor, holder] if slot.waits_for_notice else [successor]

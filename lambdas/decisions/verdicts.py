@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     CONFIGURATION = "configuration"  # no retry helps before a person changes something
     NO_ROLE = "no-role"  # the account never used Spot and may not make its service-linked role
     MISMATCH = "mismatch"  # the token was used with other parameters: what it launched carries our tag
+    REFUSED = "refused"  # the whole request, for a reason that we do not know, again and again
     UNKNOWN = "unknown"  # a code that we do not know: treated as capacity, so that the others are tried
 
 
@@ -83,6 +84,7 @@ CAUSES: Final[Mapping[Verdict, Cause]] = {
     Verdict.CONFIGURATION: Cause.CONFIGURATION,
     Verdict.NO_ROLE: Cause.CONFIGURATION,
     Verdict.MISMATCH: Cause.CONFIGURATION,
+    Verdict.REFUSED: Cause.CONFIGURATION,
     Verdict.UNKNOWN: Cause.CAPACITY,
 }
 
@@ -92,13 +94,20 @@ ADVICE: Final[Mapping[Verdict, str]] = {
     Verdict.PRICE: "the maximum price is below the market price: remove it",
     Verdict.DENIED: "a policy forbids these instance types: compare service control policies, or change pools.types",
     Verdict.CONFIGURATION: "the launch request was refused: check launch template, subnets and image of the stack",
+    Verdict.REFUSED: "EC2 refused the launch request again and again: look its code up, change what it names, resume",
     Verdict.NO_ROLE: "make the role once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
 }
 
 
+PARAMETERS: Final = ("Invalid", "Malformed", "Missing", "UnknownParameter", "ParamValidation", "AuthFailure.")
+
+
 def verdict_of(code: str) -> Verdict:
-    """What this code means."""
-    return VERDICTS.get(code, Verdict.UNKNOWN)
+    """What this code means. One that we do not know and that names the request's own words is for a person."""
+    known = VERDICTS.get(code)
+    if known is not None:
+        return known
+    return Verdict.CONFIGURATION if code.startswith(PARAMETERS) else Verdict.UNKNOWN
 
 
 def cause_of(verdict: Verdict) -> Cause:

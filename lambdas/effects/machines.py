@@ -26,16 +26,22 @@ class Machines:
         """Every instance that carries the stack's and the run's tag, whoever launched it."""
         return tuple(self._described([_tag(tags.STACK, stack), _tag(tags.RUN, run)]))
 
-    def opted_in(self, stack: str, instances: Sequence[str]) -> tuple[Machine, ...]:
-        """Those of `instances` that carry the stack's tag now: the tag read here is the authority, not an event.
+    def described(self, instances: Sequence[str]) -> tuple[Machine, ...]:
+        """Those of `instances` that EC2 shows, with the tags that they carry now: these are the authority, no event.
 
         By filter and not by id: an id that is gone would fail the whole call.
         """
+        return self._filtered("instance-id", instances)
+
+    def in_reservations(self, stack: str, reservations: Sequence[str]) -> tuple[Machine, ...]:
+        """The stack's instances in these capacity reservations or blocks."""
+        return self._filtered("capacity-reservation-id", reservations, _tag(tags.STACK, stack))
+
+    def _filtered(self, name: str, values: Sequence[str], *others: dict[str, Any]) -> tuple[Machine, ...]:
         found: list[Machine] = []
-        for first in range(0, len(instances), PAGE):
-            ids = {"Name": "instance-id", "Values": list(instances[first : first + PAGE])}
-            found += self._described([ids, _tag(tags.STACK, stack)])
-        return tuple(machine for machine in found if machine.run)
+        for first in range(0, len(values), PAGE):
+            found += self._described([{"Name": name, "Values": list(values[first : first + PAGE])}, *others])
+        return tuple(found)
 
     def terminate(self, instances: Sequence[str]) -> None:
         """End the instances; one that is gone is success. Raises StoreError once all that can end have ended."""
@@ -87,4 +93,5 @@ def _machine(described: Mapping[str, Any]) -> Machine:
         run=found.get(tags.RUN, ""),
         stack=found.get(tags.STACK, ""),
         launch=int(launch) if launch.isdecimal() else None,  # people can write anything into a tag
+        reservation=described.get("CapacityReservationId") or "",
     )

@@ -10,6 +10,7 @@ from spotproof.store.history import Histories
 from spotproof.store.launcher import LauncherLeases
 from spotproof.store.launches import Launches
 from spotproof.store.live import LiveIndex
+from spotproof.store.many import Many
 from spotproof.store.members import Members, Memberships
 from spotproof.store.nodes import Nodes
 from spotproof.store.objects import Objects
@@ -17,7 +18,8 @@ from spotproof.store.pointer import Pointers
 from spotproof.store.pools import Pools
 from spotproof.store.slots import Slots
 from spotproof.store.spec import Specs
-from spotproof.store.table import Table
+from spotproof.store.storms import Storms
+from spotproof.store.table import BulkTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +38,13 @@ class Stores:
     checkpoints: Checkpoints
     pointers: Pointers
     pools: Pools
+    storms: Storms
     histories: Histories
+    many: Many
     objects: Objects
 
 
-def stores_of(table: Table, objects: Objects) -> Stores:
+def stores_of(table: BulkTable, objects: Objects) -> Stores:
     """The stores over `table`."""
     return Stores(
         specs=Specs(table),
@@ -55,6 +59,8 @@ def stores_of(table: Table, objects: Objects) -> Stores:
         checkpoints=Checkpoints(table),
         pointers=Pointers(table),
         pools=Pools(table),
+        storms=Storms(table),
         histories=Histories(table),
+        many=Many(table),
         objects=objects,
     )

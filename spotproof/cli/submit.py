@@ -102,7 +102,7 @@ def write(spec: RunSpec, table: Table, *, now: int) -> None:
 def _create_head(spec: RunSpec, table: Table, now: int) -> Head:
     """The run's HEAD; of two submits at once the first one's."""
     Histories(table).add(History(run=spec.run, at_ms=now * 1000, what=HistoryKind.SUBMITTED))
-    head = Head(run=spec.run, status=RunStatus.ACTIVE, status_at=now, slots=spec.slots)
+    head = Head(run=spec.run, status=RunStatus.ACTIVE, status_at=now, submitted_at=now, slots=spec.slots)
     try:
         Heads(table).create(head)
     except Lost:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from spotproof.contract import tags
+
 
 class Queue(StrEnum):
     """The two event queues: routine events never delay a notice. `repair` carries the sweep's due runs."""
@@ -38,13 +40,12 @@ DRILL_TYPE: Final = "Spotproof Drill"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """A row: what matches, where it goes, whether this version acts on it, and its golden events in tests/events."""
+    """A row: what matches, where it goes, and its golden events in tests/events."""
 
     kind: EventKind
     source: str
     detail_types: tuple[str, ...]
     queue: Queue
-    built: bool
     golden: tuple[str, ...]
     detail_filter: tuple[tuple[str, tuple[str, ...]], ...] = ()  # further equality filters on `detail`
 
@@ -64,7 +65,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.ec2",
         detail_types=("EC2 Spot Instance Interruption Warning",),
         queue=Queue.URGENT,
-        built=True,
         golden=("spot-interruption-terminate", "spot-interruption-stop", "spot-interruption-hibernate"),
     ),
     EventRow(
@@ -72,7 +72,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.ec2",
         detail_types=("EC2 Capacity Reservation Instance Interruption Warning",),
         queue=Queue.URGENT,
-        built=False,
         golden=("capacity-reservation-interruption",),
     ),
     EventRow(
@@ -80,7 +79,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.ec2",
         detail_types=("Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"),
         queue=Queue.URGENT,
-        built=False,
         golden=("capacity-block-expiration", "capacity-block-reservation-expiration"),
     ),
     EventRow(
@@ -88,7 +86,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source=DRILL_SOURCE,
         detail_types=(DRILL_TYPE,),
         queue=Queue.URGENT,
-        built=False,
         golden=("drill",),
     ),
     EventRow(
@@ -96,7 +93,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.ec2",
         detail_types=("EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"),
         queue=Queue.SIGNALS,
-        built=True,
         golden=("rebalance-recommendation", "rebalance-recommended"),
     ),
     EventRow(
@@ -104,7 +100,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.health",
         detail_types=("AWS Health Event",),
         queue=Queue.SIGNALS,
-        built=False,
         golden=("health-scheduled-change",),
         detail_filter=(("service", ("EC2",)), ("eventTypeCategory", ("scheduledChange",))),
     ),
@@ -113,7 +108,6 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.ec2",
         detail_types=("EC2 Instance State-change Notification",),
         queue=Queue.SIGNALS,
-        built=True,
         golden=("state-running", "state-stopping", "state-stopped", "state-shutting-down", "state-terminated"),
         detail_filter=(("state", STATES_THAT_MATTER),),
     ),
@@ -122,16 +116,18 @@ EVENTS: Final[tuple[EventRow, ...]] = (
         source="aws.tag",
         detail_types=("Tag Change on Resource",),
         queue=Queue.SIGNALS,
-        built=False,
         golden=("tag-change", "tag-removed"),
-        detail_filter=(("service", ("ec2",)), ("resource-type", ("instance",))),
+        detail_filter=(
+            ("service", ("ec2",)),
+            ("resource-type", ("instance",)),
+            ("changed-tag-keys", (tags.RUN, tags.STACK)),  # a list in the event: one of them is enough
+        ),
     ),
     EventRow(
         kind=EventKind.COMMAND_RESULT,
         source="aws.ssm",
         detail_types=("EC2 Command Invocation Status-change Notification",),
         queue=Queue.SIGNALS,
-        built=False,
         golden=("ssm-invocation",),
     ),
 )

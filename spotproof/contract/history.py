@@ -32,3 +32,8 @@ class HistoryKind(StrEnum):
     ENDED = "ended"
     STATUS = "status"
     MASS_SILENCE = "mass-silence"
+    MOVE_PLANNED = "move-planned"
+    ADOPTED = "adopted"  # a hand-tagged instance has been given a place
+    RELEASED = "released"  # a person has taken the run's tag off an instance
+    COMEBACK = "comeback"  # an instance runs again whose place has been given away
+    COMMAND = "command"  # how Run Command says that it ended on a node: a hint, never proof of a flush

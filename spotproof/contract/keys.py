@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,9 +87,24 @@ def stack_launches(region: str, hour: int) -> Key:
     return Key(pk=f"{pool_partition(region)}#LAUNCHES", sk=f"{hour % 24:02d}")
 
 
+def stack_prewarms(region: str, window: int) -> Key:
+    """How many nodes the stack has started for advice alone in a window of STORM_WINDOW_S; one of 24 items in turn."""
+    return Key(pk=f"{pool_partition(region)}#PREWARMS", sk=f"{window % 24:02d}")
+
+
+def storm(region: str) -> Key:
+    """When people were last told of a storm of advice."""
+    return Key(pk=f"{pool_partition(region)}#PREWARMS", sk="STORM")
+
+
 def mass_silence(region: str) -> Key:
     """When the stack's nodes were last seen silent all at once."""
     return Key(pk=f"{pool_partition(region)}#SILENCE", sk="MASS")
+
+
+def market_look(region: str, types: Sequence[str]) -> Key:
+    """When prices and placement scores of these types were last asked for; a key has room for forty types at least."""
+    return Key(pk=f"{pool_partition(region)}#MARKET", sk=",".join(sorted(types))[:1000])
 
 
 def history_partition(run: str) -> str:

@@ -48,6 +48,13 @@ IDENTICAL_REFUSALS: Final = 5  # of a whole request, in a row, before the run is
 MARKET_LOOK_S: Final = 3600  # how old a price or a placement score may be
 SPEND_LOOK_S: Final = 300  # how often the spend estimate is brought up to date
 
+PREWARM_KEEP_S: Final = 1800  # a node that was started for advice alone ends when no notice has come for so long
+STORM_AFTER: Final = 5  # nodes started for advice alone by the whole stack within STORM_WINDOW_S
+STORM_WINDOW_S: Final = 600
+STORM_QUIET_S: Final = 3600  # people are told of a storm once in this time
+MOVE_LEAD_S: Final = 3600  # a planned move begins so long before its date
+LATE_FLUSH_S: Final = 240  # before its date the holder is told to flush, ready or not: two looks of the sweep fit
+
 SAVE_THROTTLE_S: Final = 60  # a periodic save that is throttled gives up after this
 MULTIPART_ABORT_DAYS: Final = 1
 NONCURRENT_DAYS: Final = 1

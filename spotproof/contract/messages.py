@@ -109,9 +109,10 @@ class Drill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """The sweep says that a run is due."""
+    """A run is due: the sweep says so, or a handler that left something for later. `only_fills`: open claims only."""
 
     run: str
+    only_fills: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

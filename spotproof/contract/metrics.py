@@ -50,6 +50,10 @@ class Metric(StrEnum):
     WASTE_STEPS = "WasteSteps"
     INTERRUPTIONS = "Interruptions"
     ADVICE = "RebalanceAdvice"
+    ADVICE_STORMS = "AdviceStorms"
+    PREWARMED = "Prewarmed"
+    MOVES_PLANNED = "MovesPlanned"
+    ADOPTED = "Adopted"
     LOSSES_WITHOUT_NOTICE = "LossesWithoutNotice"
     SILENT_NODES = "SilentNodes"
     MASS_SILENCE = "MassSilence"
@@ -57,6 +61,7 @@ class Metric(StrEnum):
     CLAIMS_LOST = "ClaimsLost"
     FLUSH_ORDERS = "FlushOrders"
     COMMANDS_NOT_SENT = "CommandsNotSent"
+    COMMANDS_ENDED = "CommandsEnded"
     FLUSHES_COMMITTED = "FlushesCommitted"
     FLUSHES_FAILED = "FlushesFailed"
     COMMITS_FOR_THE_DEAD = "CommitsForTheDead"
@@ -150,6 +155,24 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         metric=Metric.ADVICE, unit=_C, section=Section.INTERRUPTIONS, says="rebalance recommendations for our nodes"
     ),
     MetricRow(
+        metric=Metric.ADVICE_STORMS,
+        unit=_C,
+        section=Section.INTERRUPTIONS,
+        says="storms of advice: no more nodes are started for advice alone",
+    ),
+    MetricRow(
+        metric=Metric.PREWARMED, unit=_C, section=Section.INTERRUPTIONS, says="successors started for advice alone"
+    ),
+    MetricRow(
+        metric=Metric.MOVES_PLANNED,
+        unit=_C,
+        section=Section.INTERRUPTIONS,
+        says="nodes that have to go at a date: maintenance, ends of blocks",
+    ),
+    MetricRow(
+        metric=Metric.ADOPTED, unit=_C, section=Section.CAPACITY, says="hand-tagged instances that were given a slot"
+    ),
+    MetricRow(
         metric=Metric.LOSSES_WITHOUT_NOTICE,
         unit=_C,
         section=Section.INTERRUPTIONS,
@@ -179,6 +202,13 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         unit=_C,
         section=Section.RECOVERY,
         says="orders that Run Command refused; nodes hear them by two other ways",
+    ),
+    MetricRow(
+        metric=Metric.COMMANDS_ENDED,
+        unit=_C,
+        section=Section.RECOVERY,
+        says="how Run Command says that orders ended on nodes: a hint, never proof of a flush",
+        dimensions=(Dimension.CAUSE,),
     ),
     MetricRow(
         metric=Metric.FLUSHES_COMMITTED,

@@ -7,6 +7,10 @@ from enum import StrEnum
 from typing import Final
 
 from spotproof.contract.events import Queue
+from spotproof.contract.limits import SWEEP_PERIOD_S
+
+
+BATCH_SIZE: Final = 10
 
 
 class Function(StrEnum):
@@ -16,11 +20,12 @@ class Function(StrEnum):
     SIGNALS = "signals"
     SWEEP = "sweep"
     REPAIR = "repair"
+    GUARD = "guard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionRow:
-    """A function: its handler, what feeds it, its limits. `queue` None: a schedule."""
+    """A function: its handler, what feeds it, its limits. One without queue and period is called by an AWS service."""
 
     function: Function
     handler: str
@@ -28,6 +33,8 @@ class FunctionRow:
     timeout_s: int
     memory_mib: int
     max_concurrency: int
+    batch_size: int = BATCH_SIZE
+    every_s: int = 0  # a schedule's period
 
 
 FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
@@ -37,7 +44,7 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
         queue=Queue.URGENT,
         timeout_s=60,
         memory_mib=512,
-        max_concurrency=10,
+        max_concurrency=50,
     ),
     FunctionRow(
         function=Function.SIGNALS,
@@ -45,7 +52,7 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
         queue=Queue.SIGNALS,
         timeout_s=60,
         memory_mib=512,
-        max_concurrency=5,
+        max_concurrency=20,
     ),
     FunctionRow(
         function=Function.SWEEP,
@@ -54,6 +61,7 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
         timeout_s=50,
         memory_mib=512,
         max_concurrency=1,
+        every_s=SWEEP_PERIOD_S,
     ),
     FunctionRow(
         function=Function.REPAIR,
@@ -61,12 +69,20 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
         queue=Queue.REPAIR,
         timeout_s=60,
         memory_mib=512,
-        max_concurrency=10,
+        max_concurrency=50,
+        batch_size=2,  # a fleet may take half a minute, one run after the other
+    ),
+    FunctionRow(
+        function=Function.GUARD,
+        handler="lambdas.handlers.guard.handler",
+        queue=None,
+        timeout_s=60,
+        memory_mib=512,
+        max_concurrency=1,
     ),
 )
 
 VISIBILITY_FACTOR: Final = 6  # queue visibility >= 6 x function timeout
-BATCH_SIZE: Final = 10
 MAX_RECEIVES: Final = 5  # deliveries before the dead-letter queue
 
 OUTPUT_TABLE: Final = "Table"
@@ -77,6 +93,7 @@ OUTPUT_SUBNETS: Final = "Subnets"  # `subnet-id=zone,...`
 OUTPUT_TOPIC: Final = "Topic"
 OUTPUT_DASHBOARD: Final = "Dashboard"
 OUTPUT_REGION: Final = "Region"
+OUTPUT_QUEUES: Final = "Queues"  # `name=url,...`: each queue by its name, its dead letters, what was not delivered
 OUTPUTS: Final = (
     OUTPUT_TABLE,
     OUTPUT_BUCKET,
@@ -86,7 +103,26 @@ OUTPUTS: Final = (
     OUTPUT_TOPIC,
     OUTPUT_DASHBOARD,
     OUTPUT_REGION,
+    OUTPUT_QUEUES,
 )
+
+
+UNDELIVERED: Final = "undelivered"  # what EventBridge, the schedule or an asynchronous call could not hand over
+REPLAYS: Final = "spotproof-replays"  # message attribute: how often an operator has sent this letter back
+
+
+DEAD: Final = "-dead"
+
+
+def dead_letters_of(queue: Queue) -> str:
+    """Name of a queue's dead letters in the output."""
+    return f"{queue.value}{DEAD}"
+
+
+GUARD_RESOURCE: Final = "Custom::SpotproofGuard"  # refuses that a stack with live runs is destroyed
+GUARD_ATTACHED: Final = "Attached"  # property: what the stack did not make itself, to be checked when it is attached
+ATTACHED_TABLE: Final = "Table"
+ATTACHED_BUCKET: Final = "Bucket"
 
 
 def function_of(function: Function) -> FunctionRow:

@@ -1,6 +1,6 @@
 """EventBridge envelope -> message, once, at the edge.
 
-`parse(envelope, received_at=...)` returns a message, or Ignored for what is unknown, foreign or not built yet. It
+`parse(envelope, received_at=...)` returns a message, or Ignored for what is unknown or foreign. It
 raises MalformedEvent, with the event id, only for an event of a known kind that lacks what it must have.
 """
 
@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from spotproof.contract import ids
-from spotproof.contract.events import EventKind, EventRow, row_for
+from spotproof.contract.events import EventKind, row_for
 from spotproof.contract.limits import NOTICE_S
 from spotproof.contract.messages import (
     BlockExpiry,
@@ -32,12 +32,13 @@ from spotproof.errors import MalformedEvent
 
 BLOCK_LEAD_S: Final = 30 * 60  # EC2 begins to terminate 30 minutes before a block's end
 REPAIR_FIELD: Final = "repair"
-NOT_BUILT: Final = "not built"
+ONLY_FIELD: Final = "only"
+FILLS: Final = "fill"
 
 
-def repair_body(run: str) -> dict[str, str]:
-    """Body of a message in the repair queue."""
-    return {REPAIR_FIELD: run}
+def repair_body(run: str, *, only_fills: bool = False) -> dict[str, str]:
+    """Body of a message in the repair queue. `only_fills`: look for open claims, and leave the rest to the sweep."""
+    return {REPAIR_FIELD: run, ONLY_FIELD: FILLS} if only_fills else {REPAIR_FIELD: run}
 
 
 def parse(envelope: Mapping[str, Any], *, received_at: int) -> Message | Ignored:
@@ -53,19 +54,7 @@ def parse(envelope: Mapping[str, Any], *, received_at: int) -> Message | Ignored
     if not isinstance(detail, Mapping):
         raise MalformedEvent("detail is not an object", event_id=event_id)
     fields = _Fields(envelope=envelope, detail=detail, event_id=event_id, received_at=received_at)
-    message = _PARSERS[row.kind](fields)
-    if not row.built and not isinstance(message, Ignored):
-        return Ignored(reason=NOT_BUILT, event_id=event_id)
-    return message
-
-
-def parse_fully(envelope: Mapping[str, Any], row: EventRow, *, received_at: int) -> Message | Ignored:
-    """Like parse, but of a row that this version does not act on yet too: proves that its parser works."""
-    detail = envelope.get("detail")
-    if not isinstance(detail, Mapping):
-        raise MalformedEvent("detail is not an object", event_id=str(envelope.get("id", "")))
-    event_id = str(envelope.get("id", ""))
-    return _PARSERS[row.kind](_Fields(envelope=envelope, detail=detail, event_id=event_id, received_at=received_at))
+    return _PARSERS[row.kind](fields)
 
 
 def unix_seconds(text: str) -> int:
@@ -124,7 +113,7 @@ def _repair(envelope: Mapping[str, Any]) -> Repair | Ignored:
     run = envelope[REPAIR_FIELD]
     if not isinstance(run, str) or not ids.is_run_id(run):
         return Ignored(reason="repair of what is not a run id")
-    return Repair(run=run)
+    return Repair(run=run, only_fills=envelope.get(ONLY_FIELD) == FILLS)
 
 
 def _action(text: object) -> InterruptionAction:

@@ -58,6 +58,7 @@ class Pools:
     zones: tuple[str, ...] = ()
     market: MarketPolicy = MarketPolicy.SPOT
     fallback_after: int = limits.FALLBACK_AFTER
+    cooldown_s: int = limits.POOL_COOLDOWN_S  # of a pool without capacity, at first
     first_on_demand_s: float = 0.0
     failback_after_s: float = limits.FAILBACK_AFTER_S
     deadline_s: float = 0.0  # since submit; 0: none
@@ -107,6 +108,22 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What signs that come before a notice make of the run. An extra checkpoint follows each of them.
+
+    `prewarm`: on a rebalance recommendation a successor boots and parks; it ends after `prewarm_keep_s` if no notice
+    has come, and there are no more of them once the stack has started `storm_after` within ten minutes: then the advice
+    is a storm. `moves`: a node for which AWS plans maintenance is moved, from `move_lead_s` before the date on.
+    """
+
+    prewarm: bool = False
+    prewarm_keep_s: float = limits.PREWARM_KEEP_S
+    storm_after: int = limits.STORM_AFTER
+    moves: bool = True
+    move_lead_s: float = limits.MOVE_LEAD_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """The stack's own facts that submit pins: template id, version number and subnets (`subnet-id=zone`)."""
 
@@ -127,6 +144,7 @@ class RunSpec:
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     liveness: Liveness = field(default_factory=Liveness)
     budgets: Budgets = field(default_factory=Budgets)
+    signals: Signals = field(default_factory=Signals)
     environment: tuple[str, ...] = ()  # NAME=value
     placement: Placement | None = None
 
@@ -177,12 +195,20 @@ def _check(spec: RunSpec) -> None:
         _need(not name.startswith("SPOTPROOF_"), "environment", name, "SPOTPROOF_ names are ours")
     _check_numbers(spec)
     _check_market(spec)
+    _check_signals(spec.signals)
+
+
+def _check_signals(signals: Signals) -> None:
+    _need(signals.prewarm_keep_s >= 1, "signals.prewarm_keep_s", signals.prewarm_keep_s, "at least 1")
+    _need(signals.storm_after >= 1, "signals.storm_after", signals.storm_after, "at least 1; prewarm: false is none")
+    _need(signals.move_lead_s >= 0, "signals.move_lead_s", signals.move_lead_s, "0 or more")
 
 
 def _check_market(spec: RunSpec) -> None:
     pools, budgets = spec.pools, spec.budgets
     _need(pools.first_on_demand_s >= 0, "pools.first_on_demand_s", pools.first_on_demand_s, "0 or more")
     _need(pools.failback_after_s >= 0, "pools.failback_after_s", pools.failback_after_s, "0 (never) or more")
+    _need(1 <= pools.cooldown_s <= limits.POOL_COOLDOWN_MAX_S, "pools.cooldown_s", pools.cooldown_s, "1 s to 2 h")
     _need(pools.deadline_s >= 0, "pools.deadline_s", pools.deadline_s, "0 or more")
     with_step = (pools.deadline_s > 0) == (pools.deadline_step > 0)
     _need(with_step, "pools.deadline_step", pools.deadline_step, "give deadline_s and deadline_step together")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from spotproof.errors import Damaged, Denied, Missing, StoreError, Unavailable
 
-__all__ = ["Failure", "answer_of", "aws_failures", "code_of", "error_for", "kind_of"]
+__all__ = ["Failure", "answer_of", "aws_failures", "code_of", "error_for", "kind_of", "throttled"]
 
 
 class Failure(StrEnum):
@@ -139,6 +139,15 @@ def _types(*names: str) -> tuple[type[Exception], ...]:
     from botocore import exceptions
 
     return tuple(getattr(exceptions, name) for name in names)
+
+
+def throttled(operation: str) -> Exception:
+    """Return the failure that a service means when it answers with part of the work left undone."""
+    from botocore.exceptions import ClientError
+
+    message = "part of the request was left unprocessed"
+    answer: Any = {"Error": {"Code": "ProvisionedThroughputExceededException", "Message": message}}
+    return ClientError(answer, operation)
 
 
 def answer_of(failure: Exception) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, assert_never
 
 from spotproof.contract.keys import PK, SK, Key
 from spotproof.errors import Lost
-from spotproof.store.awserrors import Failure, answer_of, aws_failures, code_of, kind_of
+from spotproof.store.awserrors import Failure, answer_of, aws_failures, code_of, kind_of, throttled
 from spotproof.store.conditions import Expression
 from spotproof.store.retry import Patience
 from spotproof.store.table import Check, Delete, Item, Op, Put, Update, Write
@@ -19,6 +20,8 @@ __all__ = ["DynamoTable"]
 PATIENCE: Final = Patience(total_s=10)
 """Enough for a hot partition to split its load; a notice has 120 s for everything."""
 
+READS: Final = 100  # keys of one BatchGetItem
+PUTS: Final = 25  # items of one BatchWriteItem
 _CANCELED: Final = "TransactionCanceledException"
 _TOP_OF_KEYS: Final = "\U0010ffff"
 
@@ -43,6 +46,47 @@ class DynamoTable:
             doing=f"read {_name(key)}",
         )
         return item_from_wire(answer["Item"]) if "Item" in answer else None
+
+    def get_many(self, keys: Sequence[Key]) -> list[Item | None]:
+        """See `Table`."""
+        found: dict[tuple[object, object], Item] = {}
+        for some in _chunks(dict.fromkeys(keys), READS):
+            for wire in self._read_some([key_to_wire(key) for key in some]):
+                item = item_from_wire(wire)
+                found[item[PK], item[SK]] = item
+        return [found.get((key.pk, key.sk)) for key in keys]
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        """See `Table`."""
+        for some in _chunks(items.items(), PUTS):
+            self._put_some([{"PutRequest": {"Item": item_to_wire(key, item)}} for key, item in some])
+
+    def _read_some(self, keys: list[dict[str, Wire]]) -> list[dict[str, Wire]]:
+        """Read until nothing is left unprocessed: DynamoDB leaves out what it has no capacity for in this moment."""
+        left, found = keys, list[dict[str, Wire]]()
+
+        def attempt() -> None:
+            nonlocal left
+            answer = self._client.batch_get_item(RequestItems={self._name: {"Keys": left, "ConsistentRead": True}})
+            found.extend(answer["Responses"].get(self._name, ()))
+            left = answer.get("UnprocessedKeys", {}).get(self._name, {}).get("Keys", [])
+            if left:
+                raise throttled("BatchGetItem")
+
+        self._patience.call(attempt, doing=f"read {len(keys)} items")
+        return found
+
+    def _put_some(self, requests: list[dict[str, Any]]) -> None:
+        left = requests
+
+        def attempt() -> None:
+            nonlocal left
+            answer = self._client.batch_write_item(RequestItems={self._name: left})
+            left = answer.get("UnprocessedItems", {}).get(self._name, [])
+            if left:
+                raise throttled("BatchWriteItem")
+
+        self._patience.call(attempt, doing=f"put {len(requests)} items")
 
     def query(
         self, pk: str, *, prefix: str = "", since: str = "", limit: int | None = None, newest_first: bool = False
@@ -117,6 +161,12 @@ class DynamoTable:
                 raise
 
         return self._patience.call(conditions_apart, doing=doing)
+
+
+def _chunks(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(values)
+    while some := list(itertools.islice(left, size)):
+        yield some
 
 
 class _ConditionFailed(Exception):

@@ -10,7 +10,7 @@ from spotproof.contract.limits import HISTORY_TTL_S
 from spotproof.errors import Lost
 from spotproof.store.table import Absent, Put, Table
 
-__all__ = ["Histories"]
+__all__ = ["Histories", "name_of"]
 
 
 class Histories:
@@ -24,7 +24,7 @@ class Histories:
 
         `entry_id` tells entries of one millisecond apart; by default it is what happened, to which incarnation.
         """
-        name = entry_id or f"{entry.what}-{_text(entry.slot)}-{_text(entry.incarnation)}-{entry.instance or ''}"
+        name = entry_id or name_of(entry)
         kept = entry if entry.ttl else dataclasses.replace(entry, ttl=entry.at_ms // 1000 + HISTORY_TTL_S)
         key = keys.history(entry.run, entry.at_ms, name)
         try:
@@ -36,6 +36,11 @@ class Histories:
         """Return the timeline in order, from `since_ms` on."""
         items = self._table.query(keys.history_partition(run), since=f"{since_ms:013d}", limit=limit)
         return tuple(from_item(History, item) for item in items)
+
+
+def name_of(entry: History) -> str:
+    """What tells entries of one millisecond apart by default: what happened, to which incarnation, on what."""
+    return f"{entry.what}-{_text(entry.slot)}-{_text(entry.incarnation)}-{entry.instance or ''}"
 
 
 def _text(number: int | None) -> str:

@@ -10,7 +10,7 @@ from spotproof.store.table import Absent, AllOf, Eq, Put, Table, Update
 
 __all__ = ["Launches"]
 
-_RECENT = 50
+_RECENT = 8  # a launch is begun when all before it are closed; a record of a thousand nodes has 60 KB
 
 
 class Launches:
@@ -32,7 +32,7 @@ class Launches:
     def unfinished(self, run: str) -> tuple[Launch, ...]:
         """Return the records that are not closed, oldest first: replay these before a new one is put.
 
-        Because they are replayed first, there is never an open one behind the newest 50.
+        Because they are replayed first, there is never an open one behind the newest few.
         """
         return tuple(launch for launch in self.recent(run) if launch.state is not LaunchState.CLOSED)
 
@@ -99,6 +99,18 @@ class Launches:
             key=keys.launch(seen.run, seen.launch),
             set={"instances": joined},
             when=AllOf(Eq("state", seen.state.value), Eq("instances", list(seen.instances))),
+        )
+        return from_item(Launch, self._table.write(change))
+
+    def release(self, seen: Launch) -> Launch:
+        """Give up an answered launch of a gang that brought too few: its instances are ended, never bound.
+
+        A second time is success. Raises Lost if instances were added since it was seen: look again.
+        """
+        change = Update(
+            key=keys.launch(seen.run, seen.launch),
+            set={"released": True},
+            when=AllOf(Eq("state", LaunchState.ANSWERED.value), Eq("instances", list(seen.instances))),
         )
         return from_item(Launch, self._table.write(change))
 

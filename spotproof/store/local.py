@@ -62,6 +62,17 @@ class LocalTable:
         with self._shared() as connection:
             return _read(connection, key)
 
+    def get_many(self, keys: Sequence[Key]) -> list[Item | None]:
+        """See `Table`."""
+        with self._shared() as connection:
+            return [_read(connection, key) for key in keys]
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        """See `Table`."""
+        with self._alone() as connection:
+            for key, item in items.items():
+                _store(connection, key, item)
+
     def query(
         self, pk: str, *, prefix: str = "", since: str = "", limit: int | None = None, newest_first: bool = False
     ) -> list[Item]:

@@ -37,9 +37,13 @@ class Members:
         return None if item is None else from_item(Member, item)
 
     def put(self, member: Member) -> None:
-        """Enter the instance. Raises Lost if it is entered for another place: an instance never moves between slots."""
+        """Enter the instance. Raises Lost if it is entered for another place: an instance never moves between slots.
+
+        But for a hand-tagged one that was let go: it may be given a place again.
+        """
         same = AllOf(Eq("run", member.run), Eq("slot", member.slot), Eq("incarnation", member.incarnation))
-        when = AnyOf(Absent("pk"), AllOf(same, Absent("ended_at")))
+        let_go = AllOf(Absent("launch"), Exists("ended_at"), Exists("pk"))
+        when = AnyOf(Absent("pk"), AllOf(same, Absent("ended_at")), let_go)
         try:
             self._table.write(Put(key=keys.member(member.instance), item=to_item(member), when=when))
         except Lost as lost:

@@ -7,7 +7,7 @@ from spotproof.contract.items import Node, from_item, to_item
 from spotproof.errors import Lost, Superseded
 from spotproof.store.table import Absent, AnyOf, Eq, Item, Put, Table
 
-__all__ = ["Nodes"]
+__all__ = ["Nodes", "node_of"]
 
 _IN_THE_KEY = ("run", "slot", "incarnation")
 
@@ -38,15 +38,16 @@ class Nodes:
     def read(self, run: str, slot: int, incarnation: int) -> Node | None:
         """Return the newest beat of one incarnation, or None before its first."""
         item = self._table.get(keys.node(run, slot, incarnation))
-        return None if item is None else _node(run, item)
+        return None if item is None else node_of(run, item)
 
     def list(self, run: str, *, slots: int) -> tuple[Node, ...]:
         """Return the newest beat of every incarnation so far, in the order of (slot, incarnation)."""
         shards = range(min(slots, keys.NODE_SHARDS))
         items = [item for shard in shards for item in self._table.query(keys.node_shard_partition(run, shard))]
-        return tuple(sorted((_node(run, item) for item in items), key=lambda node: (node.slot, node.incarnation)))
+        return tuple(sorted((node_of(run, item) for item in items), key=lambda node: (node.slot, node.incarnation)))
 
 
-def _node(run: str, item: Item) -> Node:
+def node_of(run: str, item: Item) -> Node:
+    """Return the beat that an item of the table holds."""
     _, slot, incarnation = str(item["sk"]).split("#")
     return from_item(Node, {**item, "run": run, "slot": int(slot), "incarnation": int(incarnation)})

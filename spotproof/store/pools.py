@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from spotproof.contract import keys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spotproof.contract import hours, keys
 from spotproof.contract.items import Pool, from_item
-from spotproof.contract.states import Market
 from spotproof.errors import Lost
 from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Item, Lt, Put, Table, Update
 
 __all__ = ["Pools"]
+
+_TRIES: Final = 4
+_COUNTS_KEPT: Final = 16  # counts of other launches that may come between a count and its repetition
 
 
 class Pools:
@@ -31,11 +36,43 @@ class Pools:
         changed = {**_name(to), "until": to.until, "cooldown_s": to.cooldown_s, "verdict": to.verdict}
         return from_item(Pool, self._table.write(Update(key=_key(to), set=changed, when=unchanged)))
 
-    def lost(self, region: str, *, instance_type: str, zone: str, market: Market, now: int) -> Pool:
-        """Count a reclaimed instance. Not idempotent: call it once per won claim."""
-        pool = Pool(region=region, instance_type=instance_type, zone=zone, market=market)
-        change = Update(key=_key(pool), set={**_name(pool), "lost_at": now}, increment={"losses": 1})
-        return from_item(Pool, self._table.write(change))
+    def lost(self, pool: Pool, *, losses: int, counted_for: str, now: int) -> Pool:
+        """Count `losses` that the pool has reclaimed, in the hour of `now`; a second time for a launch is success.
+
+        `counted_for` (`run#launch`) tells the counts apart. Raises Lost if other counts came in between again and
+        again: this one is missing, which costs a worse guess.
+        """
+        for _ in range(_TRIES):
+            item = self._table.get(_key(pool))
+            stands = None if item is None else from_item(Pool, item)
+            if stands is not None and counted_for in stands.counted:
+                return stands
+            try:
+                return self._count(stands or pool, losses=losses, counted_for=counted_for, now=now)
+            except Lost as lost:
+                last = lost
+        raise last
+
+    def _count(self, seen: Pool, *, losses: int, counted_for: str, now: int) -> Pool:
+        unchanged = AnyOf(Absent("losses"), Eq("losses", 0)) if seen.losses == 0 else Eq("losses", seen.losses)
+        changed = {
+            **_name(seen),
+            "losses": seen.losses + losses,
+            "lost_at": now,
+            "hours": hours.counted(seen.hours, now, losses),
+            "counted": [*seen.counted, counted_for][-_COUNTS_KEPT:],
+        }
+        return from_item(Pool, self._table.write(Update(key=_key(seen), set=changed, when=unchanged)))
+
+    def told(self, pool: Pool, *, market: Mapping[str, int | float]) -> Pool:
+        """Write what EC2 tells of the pool: `price_usd` and `priced_at`, `score` and `scored_at`."""
+        changed = {**_name(pool), **market}
+        return from_item(Pool, self._table.write(Update(key=_key(pool), set=changed)))
+
+    def look(self, region: str, *, types: Sequence[str], now: int, before: int) -> None:
+        """Be the one who looks at the market of these types now. Raises Lost if somebody has looked since `before`."""
+        due = AnyOf(Absent("looked_at"), Lt("looked_at", before))
+        self._table.write(Update(key=keys.market_look(region, types), set={"looked_at": now}, when=due))
 
     def spend_launch(self, region: str, *, hour: int, limit: int) -> int:
         """Count one launch of the whole stack in this hour (since 1970) and return how many there are now.

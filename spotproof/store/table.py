@@ -18,6 +18,7 @@ __all__ = [
     "Absent",
     "AllOf",
     "AnyOf",
+    "BulkTable",
     "Check",
     "Condition",
     "Contains",
@@ -226,4 +227,20 @@ class Table(Protocol):
 
         Raises Lost for the first operation (by position) whose condition does not hold, with its index and the item
         that it met.
+        """
+
+
+class BulkTable(Table, Protocol):
+    """A table that also does many things in few requests: what the control plane is given."""
+
+    def get_many(self, keys: Sequence[Key]) -> list[Item | None]:
+        """Return the items of `keys` in their order, None where there is none: as many `get`s, in few requests.
+
+        Each item is read consistently, all of them not at one moment. A key may come twice.
+        """
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        """Replace whole items, whatever stands there, in few requests and in no order.
+
+        Not one write but many: after `Unavailable` some may stand and others not. Putting them all again is right.
         """

@@ -56,7 +56,7 @@ def test_mn_05_preemptions_while_recovering_eat_no_failure_budget() -> None:
         world.deliver(notice(lost, world.clock()))
         world.clock.advance(20)
         lost = str(world.slot().successor_instance)
-    assert world.head().trainer_failures == 0
+    assert world.head().node_faults == frozenset()
     assert world.head().status == "active"
     assert world.ec2.count("create_fleet") == 4
 
@@ -80,6 +80,7 @@ def test_mn_05_nodes_that_fail_before_they_join_are_replaced_and_the_third_ends_
         world.beat("mini", str(world.slot().successor_instance), NodePhase.FAILED, exit_code=1)
         world.tick()
     assert (world.head().status, world.ec2.count("create_fleet")) == ("failed", 3)
+    assert world.head().cause == "node-fault", "no trainer has run"
     world.tick()
     assert world.ec2.alive() == []
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spotproof.contract import keys
+from spotproof.contract import hours, keys
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import (
     NO_INSTANCE,
@@ -144,29 +144,65 @@ def test_a_head_with_the_largest_order_is_under_1_kb(table: Table, run: str) -> 
     assert sum(len(name) + len(str(value)) for name, value in item.items()) < 1024
 
 
-def test_counters_add_and_a_newer_commit_resets_the_budgets(table: Table, run: str) -> None:
+def test_a_launch_counts_once_however_often_it_is_said(table: Table, run: str) -> None:
     heads = Heads(table)
     head_of(table, run)
-    heads.count(run, recoveries=1, launches=2)
-    counted = heads.count(run, recoveries=1, trainer_failures=1, spot_attempts=1)
-    assert (counted.recoveries, counted.launches, counted.trainer_failures, counted.spot_attempts) == (2, 2, 1, 1)
+    for _ in range(3):
+        failed = heads.launch_failed(run, 1, next_launch_at=NOW, spot=True, refused="Odd", refusals=1)
+    assert (failed.spot_attempts, failed.next_launch_at, failed.refused, failed.refusals) == (1, NOW, "Odd", 1)
+    assert heads.launch_failed(run, 2, next_launch_at=NOW + 1, spot=False).spot_attempts == 1
+    for _ in range(2):
+        found = heads.launched(run, 3, recovered=True)
+    assert (found.recoveries, found.spot_attempts, found.next_launch_at, found.refusals) == (1, 0, 0, 0)
+    assert heads.launched(run, 2, recovered=True).recoveries == 1, "told late, after a newer one"
+    assert heads.launched(run, 4, recovered=False).recoveries == 1
+    assert heads.retry_at(run, NOW + 60).next_launch_at == NOW + 60
+
+
+def test_a_newer_commit_resets_the_budgets_of_recoveries_and_node_faults(table: Table, run: str) -> None:
+    heads = Heads(table)
+    head_of(table, run)
+    heads.launched(run, 1, recovered=True)
+    for node in ("0:2", "1:2", "0:2"):
+        faulty = heads.node_fault(run, node)
+    assert faulty.node_faults == {"0:2", "1:2"}
     committed = heads.committed(run, 40)
-    assert (committed.committed_step, committed.recoveries, committed.trainer_failures) == (40, 0, 0)
-    heads.count(run, recoveries=1)
+    assert (committed.committed_step, committed.recoveries, committed.node_faults) == (40, 0, frozenset())
+    heads.launched(run, 2, recovered=True)
     assert heads.committed(run, 40).recoveries == 1  # not newer
     assert heads.committed(run, 30).committed_step == 40
-    failed = heads.attempt_failed(run, next_launch_at=NOW, spot=True)
-    assert (failed.spot_attempts, failed.next_launch_at) == (2, NOW)
-    assert heads.attempt_failed(run, next_launch_at=NOW + 1, spot=False).spot_attempts == 2
-    assert heads.attempt_succeeded(run).spot_attempts == 0
+
+
+def test_an_estimate_of_what_was_spent_is_written_once(table: Table, run: str) -> None:
+    heads, seen = Heads(table), head_of(table, run, submitted_at=NOW)
+    assert heads.spent(seen, usd=0.5, now=NOW + 300).spent_usd == 0.5
+    with pytest.raises(Lost):
+        heads.spent(seen, usd=0.5, now=NOW + 301)
+
+
+def test_a_run_that_is_active_again_has_its_budgets_anew(table: Table, run: str) -> None:
+    heads, seen = Heads(table), head_of(table, run, submitted_at=NOW)
+    heads.launch_failed(run, 1, next_launch_at=NOW + 600, spot=True, refused="Odd", refusals=5)
+    heads.launched(run, 2, recovered=True)
+    heads.launch_failed(run, 3, next_launch_at=NOW + 600, spot=True, refused="Odd", refusals=5)
+    heads.node_fault(run, "0:1")
+    spent = heads.spent(heads.node_fault(run, "0:2"), usd=9.5, now=NOW + 300)
+    paused = heads.move(spent, RunStatus.PAUSED, cause=Cause.BUDGET, now=NOW + 400)
+    resumed = heads.move(paused, RunStatus.ACTIVE, now=NOW + 500)
+    assert (resumed.budgets_at, resumed.submitted_at, resumed.next_launch_at) == (NOW + 500, NOW, 0)
+    assert (resumed.recoveries, resumed.spot_attempts, resumed.refusals, resumed.refused) == (0, 0, 0, "")
+    assert (resumed.node_faults, resumed.spent_usd, resumed.counted_launch) == (frozenset(), 0.0, 3)
+    assert heads.move(seen, RunStatus.ACTIVE, now=NOW + 600).budgets_at == NOW + 500, "it is active already"
 
 
 def test_a_run_that_is_not_there_is_not_made_by_counting(table: Table, run: str) -> None:
     heads = Heads(table)
     writes: list[Callable[[], Head]] = [
-        lambda: heads.count(run, launches=1),
+        lambda: heads.launched(run, 1, recovered=True),
+        lambda: heads.launch_failed(run, 1, next_launch_at=NOW, spot=True),
+        lambda: heads.node_fault(run, "0:1"),
         lambda: heads.committed(run, 1),
-        lambda: heads.attempt_succeeded(run),
+        lambda: heads.retry_at(run, NOW),
         lambda: heads.order_flush(Head(run=run, status=RunStatus.ACTIVE), order("one", 0)),
     ]
     for write in writes:
@@ -372,6 +408,19 @@ def test_the_first_answer_stands(table: Table, run: str) -> None:
     with pytest.raises(Lost):
         launches.amend(answered, ("i-d",))  # the record has changed since
     assert launches.read(run, 1) == amended
+
+
+def test_a_launch_is_given_up_only_as_it_was_seen(table: Table, run: str) -> None:
+    launches = Launches(table)
+    launches.intend(launch(run, 1))
+    answered = launches.answer(run, 1, instances=("i-a",), errors=(), now=NOW)
+    launches.amend(answered, ("i-b",))
+    with pytest.raises(Lost):
+        launches.release(answered)
+    [found] = launches.unfinished(run)
+    assert launches.release(found).released
+    assert launches.release(found).released
+    assert launches.close(run, 1).released
 
 
 def test_the_launcher_lease_excludes_until_its_time(table: Table, run: str) -> None:
@@ -619,19 +668,54 @@ def test_pools_cool_down_from_what_was_seen_and_keep_their_losses(table: Table, 
     first = pools.cool(None, dataclasses.replace(hot, until=NOW + 600, cooldown_s=600, verdict="capacity"))
     with pytest.raises(Lost):
         pools.cool(None, dataclasses.replace(hot, until=NOW + 1200, cooldown_s=1200))
-    counted = pools.lost(region, instance_type="g5.xlarge", zone="a", market=Market.SPOT, now=NOW)
+    counted = pools.lost(hot, losses=1, counted_for="a#1", now=NOW)
     assert (counted.losses, counted.lost_at, counted.until) == (1, NOW, NOW + 600)
     second = pools.cool(first, dataclasses.replace(hot, until=NOW + 1800, cooldown_s=1200, verdict="capacity"))
     assert (second.cooldown_s, second.losses) == (1200, 1)
-    pools.lost(region, instance_type="g6.xlarge", zone="b", market=Market.ON_DEMAND, now=NOW)
+    other = Pool(region=region, instance_type="g6.xlarge", zone="b", market=Market.ON_DEMAND)
+    pools.lost(other, losses=1, counted_for="a#1", now=NOW)
     assert [(pool.instance_type, pool.losses) for pool in pools.list(region)] == [("g5.xlarge", 1), ("g6.xlarge", 1)]
     assert pools.list("nowhere") == ()
 
 
 def test_a_pool_lost_before_it_ever_cooled_can_cool(table: Table, run: str) -> None:
     pools, region = PoolStore(table), f"region-{run}"
-    known = pools.lost(region, instance_type="g5.xlarge", zone="a", market=Market.SPOT, now=NOW)
+    pool = Pool(region=region, instance_type="g5.xlarge", zone="a", market=Market.SPOT)
+    known = pools.lost(pool, losses=1, counted_for="a#1", now=NOW)
     assert pools.cool(known, dataclasses.replace(known, until=NOW + 600, cooldown_s=600)).losses == 1
+
+
+def test_losses_of_a_launch_count_once_and_by_the_hour_of_the_week(table: Table, run: str) -> None:
+    pools, region = PoolStore(table), f"region-{run}"
+    pool = Pool(region=region, instance_type="g5.xlarge", zone="a", market=Market.SPOT)
+    for _ in range(2):
+        pools.lost(pool, losses=3, counted_for="a#1", now=NOW)
+    pools.lost(pool, losses=1, counted_for="b#1", now=NOW)
+    known = pools.lost(pool, losses=3, counted_for="a#1", now=NOW + 7200)
+    assert (known.losses, known.lost_at, hours.losses_at(known.hours, NOW)) == (4, NOW, 4)
+    assert hours.losses_at(known.hours, NOW + 7200) == 0
+    for number in range(40):
+        known = pools.lost(pool, losses=1, counted_for=f"c#{number}", now=NOW)
+    assert (known.losses, len(known.counted), len(known.hours)) == (44, 16, 168)
+
+
+def test_what_ec2_tells_of_a_pool_stands_beside_what_was_learned(table: Table, run: str) -> None:
+    pools, region = PoolStore(table), f"region-{run}"
+    pool = Pool(region=region, instance_type="g5.xlarge", zone="a", market=Market.SPOT)
+    pools.told(pool, market={"price_usd": 0.4, "priced_at": NOW})
+    cool = dataclasses.replace(pool, until=NOW + 600, cooldown_s=600, verdict="capacity")
+    pools.cool(pools.list(region)[0], cool)
+    known = pools.told(pool, market={"price_usd": 0.5, "priced_at": NOW + 1, "score": 7, "scored_at": NOW + 1})
+    assert (known.price_usd, known.score, known.until) == (0.5, 7, NOW + 600)
+
+
+def test_of_many_one_looks_at_the_market_of_the_same_types_in_an_hour(table: Table, run: str) -> None:
+    pools, region = PoolStore(table), f"region-{run}"
+    pools.look(region, types=("a", "b"), now=NOW, before=NOW - 3600)
+    with pytest.raises(Lost):
+        pools.look(region, types=("b", "a"), now=NOW + 1, before=NOW - 3599)
+    pools.look(region, types=("c",), now=NOW + 1, before=NOW - 3599)
+    pools.look(region, types=("a", "b"), now=NOW + 3601, before=NOW + 1)
 
 
 def test_the_timeline_is_in_order_and_tells_each_thing_once(table: Table, run: str) -> None:
@@ -658,7 +742,8 @@ def test_st_09_a_long_history_leaves_the_run_record_small(table: Table, run: str
     head_of(table, run)
     for number in range(600):
         histories.add(History(run=run, at_ms=NOW * 1000 + number, what=HistoryKind.NOTICE, detail="x" * 200))
-    heads.count(run, recoveries=600)
+    for launch in range(600):
+        heads.launched(run, launch + 1, recovered=True)
     assert len(histories.list(run)) == 600
     item = table.get(keys.head(run))
     assert item is not None

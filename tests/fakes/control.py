@@ -16,6 +16,7 @@ from lambdas.effects.machines import Machines
 from lambdas.effects.meter import Meter
 from lambdas.effects.notify import Notices
 from lambdas.effects.queue import RepairQueue
+from lambdas.effects.quotes import Quotes
 from lambdas.effects.ssm import Commands
 from lambdas.effects.stores import Stores, stores_of
 from lambdas.facts import Reader
@@ -37,7 +38,7 @@ from spotproof.contract.settings import ControlSettings
 from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
 from spotproof.store.folder import FolderObjects
 from spotproof.store.local import IN_MEMORY, LocalTable
-from spotproof.store.table import Table
+from spotproof.store.table import BulkTable
 from tests.fakes.ec2 import FakeEc2, FakeSns, FakeSqs, FakeSsm
 
 STACK: Final = "prod"
@@ -100,7 +101,7 @@ class World:
     ssm: FakeSsm = field(default_factory=FakeSsm)
     sns: FakeSns = field(default_factory=FakeSns)
     sqs: FakeSqs = field(default_factory=FakeSqs)
-    table: Table = field(init=False)
+    table: BulkTable = field(init=False)
     meter: CountingMeter = field(default_factory=CountingMeter)
     folder: Path | None = None
     control: Control = field(init=False)
@@ -113,16 +114,18 @@ class World:
         self.stores = stores_of(self.table, FolderObjects(self.folder or Path("/nonexistent")))
         self.control = self.make_control(self.table, self.ec2, self.ssm, self.sqs)
 
-    def make_control(self, table: Table, ec2: Any, ssm: Any, sqs: Any) -> Control:
+    def make_control(self, table: BulkTable, ec2: Any, ssm: Any, sqs: Any) -> Control:
         stores = stores_of(table, self.stores.objects)
         machines = Machines(ec2)
         effects = Effects(
             stores=stores,
             fleet=Fleet(ec2),
             machines=machines,
+            quotes=Quotes(ec2),
             commands=Commands(ssm, stack=STACK, document=SETTINGS.document, version=SETTINGS.document_version),
             notices=Notices(self.sns, SETTINGS.topic),
             meter=self.meter,
+            queue=RepairQueue(sqs, SETTINGS.repair_queue),
         )
         reader = Reader(
             stores=stores,
@@ -169,7 +172,7 @@ class World:
         )
         now = int(self.clock())
         self.stores.specs.create(spec)
-        self.stores.heads.create(Head(run=run, status=RunStatus.ACTIVE, slots=slots, status_at=now))
+        self.stores.heads.create(Head(run=run, status=RunStatus.ACTIVE, slots=slots, status_at=now, submitted_at=now))
         self.stores.slots.create(run, slots)
         self.stores.live.hasten(run, due_at=now)
         return spec

@@ -7,7 +7,7 @@ closely at values that are not plainly storable. One thread at a time; nothing s
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,15 @@ class DictTable:
         """See `Table`."""
         partition = self._partitions.get(key.pk)
         return None if partition is None else _copy(partition, key.sk)
+
+    def get_many(self, keys: Sequence[Key]) -> list[Item | None]:
+        """See `Table`."""
+        return [self.get(key) for key in keys]
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        """See `Table`."""
+        for key, item in items.items():
+            self._store(key, item)
 
     def query(
         self, pk: str, *, prefix: str = "", since: str = "", limit: int | None = None, newest_first: bool = False

@@ -29,6 +29,7 @@ class Instance:
     tags: dict[str, str]
     launched_at: float
     state: str = "pending"
+    reservation: str = ""
 
     @property
     def is_alive(self) -> bool:
@@ -50,6 +51,8 @@ class FakeEc2:
     honours_tokens: bool = True
     extra: int = 0  # how many instances more than asked the next fleet launches
     extras: int = 0  # how many that were so far
+    prices: dict[str, float] = field(default_factory=dict)  # `type#zone`: Spot, dollars an hour
+    scores: dict[str, int] = field(default_factory=dict)  # by zone id
     names: list[str] = field(default_factory=list)  # ids of the next instances, where a test wants its own
     _launched: int = 0
     _answers: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
@@ -105,6 +108,38 @@ class FakeEc2:
             self.instances[one].state = "terminated"
         return {}
 
+    def describe_spot_price_history(self, **request: Any) -> dict[str, Any]:
+        self.calls.append(("describe_spot_price_history", request))
+        fault = self._fault("describe_spot_price_history")
+        if fault:
+            raise _error(fault, "DescribeSpotPriceHistory")
+        priced = ((pool.split("#"), usd) for pool, usd in self.prices.items())
+        return {
+            "SpotPriceHistory": [
+                {
+                    "InstanceType": kind,
+                    "AvailabilityZone": zone,
+                    "AvailabilityZoneId": f"use1-az{zone[-1]}",
+                    "SpotPrice": f"{usd:.6f}",
+                    "Timestamp": datetime.fromtimestamp(self.clock(), tz=UTC),
+                }
+                for (kind, zone), usd in priced
+                if kind in request["InstanceTypes"]
+            ]
+        }
+
+    def get_spot_placement_scores(self, **request: Any) -> dict[str, Any]:
+        self.calls.append(("get_spot_placement_scores", request))
+        fault = self._fault("get_spot_placement_scores")
+        if fault:
+            raise _error(fault, "GetSpotPlacementScores")
+        return {
+            "SpotPlacementScores": [
+                {"Region": "us-east-1", "AvailabilityZoneId": zone_id, "Score": score}
+                for zone_id, score in self.scores.items()
+            ]
+        }
+
     # --------------------------------------------------------------------------------------------------- inside
     def _fleet(self, token: str, request: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(request, sort_keys=True)
@@ -122,9 +157,52 @@ class FakeEc2:
         wanted = target["TotalTargetCapacity"] + self.extra
         lifecycle = target["DefaultTargetCapacityType"]
         tags = next(one["Tags"] for one in request["TagSpecifications"] if one["ResourceType"] == "instance")
+        options = request.get("OnDemandOptions" if lifecycle == "on-demand" else "SpotOptions") or {}
         launched: list[dict[str, Any]] = []
         errors: list[dict[str, Any]] = []
-        for override in request["LaunchTemplateConfigs"][0]["Overrides"]:
+        for group in self._groups(request["LaunchTemplateConfigs"][0]["Overrides"], options):
+            if self._room(group, lifecycle) >= options.get("MinTargetCapacity", 0):
+                self._fill(group, wanted, lifecycle=lifecycle, tags=tags, launched=launched, errors=errors)
+            else:
+                errors += [self._said(one, lifecycle, self._refusal_of(one, lifecycle)) for one in group]
+            if launched and options.get("MinTargetCapacity"):
+                break
+        self.extras += max(0, len(launched) - target["TotalTargetCapacity"])
+        self.extra = 0
+        return {"FleetId": f"fleet-{len(self._answers)}", "Instances": launched, "Errors": errors}
+
+    def _groups(self, overrides: list[dict[str, Any]], options: dict[str, Any]) -> list[list[dict[str, Any]]]:
+        """Overrides that may serve one answer together."""
+        grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for one in overrides:
+            zone = self.zones[one["SubnetId"]] if options.get("SingleAvailabilityZone") else ""
+            kind = one["InstanceType"] if options.get("SingleInstanceType") else ""
+            grouped.setdefault((zone, kind), []).append(one)
+        return list(grouped.values())
+
+    def _room(self, group: list[dict[str, Any]], lifecycle: str) -> int:
+        pools = (f"{one['InstanceType']}#{self.zones[one['SubnetId']]}#{lifecycle}" for one in group)
+        return sum(self.room.get(pool, 10_000) for pool in pools if pool not in self.refused)
+
+    def _refusal_of(self, override: dict[str, Any], lifecycle: str) -> str:
+        pool = f"{override['InstanceType']}#{self.zones[override['SubnetId']]}#{lifecycle}"
+        return self._refusal(pool) or "InsufficientInstanceCapacity"
+
+    def _said(self, override: dict[str, Any], lifecycle: str, code: str) -> dict[str, Any]:
+        described = {"Overrides": {**override, "AvailabilityZone": self.zones[override["SubnetId"]]}}
+        return {"ErrorCode": code, "Lifecycle": lifecycle, "LaunchTemplateAndOverrides": described}
+
+    def _fill(
+        self,
+        group: list[dict[str, Any]],
+        wanted: int,
+        *,
+        lifecycle: str,
+        tags: list[dict[str, str]],
+        launched: list[dict[str, Any]],
+        errors: list[dict[str, Any]],
+    ) -> None:
+        for override in group:
             zone = self.zones[override["SubnetId"]]
             pool = f"{override['InstanceType']}#{zone}#{lifecycle}"
             code = self._refusal(pool)
@@ -143,9 +221,6 @@ class FakeEc2:
             ]
             if code:
                 errors.append({"ErrorCode": code, "Lifecycle": lifecycle, "LaunchTemplateAndOverrides": said})
-        self.extras += max(0, len(launched) - target["TotalTargetCapacity"])
-        self.extra = 0
-        return {"FleetId": f"fleet-{len(self._answers)}", "Instances": launched, "Errors": errors}
 
     def _refusal(self, pool: str) -> str:
         if pool in self.refused:
@@ -207,11 +282,19 @@ class FakeSqs:
 
     bodies: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    delays: list[int] = field(default_factory=list)
 
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, str]]) -> dict[str, Any]:  # noqa: N803
         self.counts[QueueUrl] += len(Entries)
         self.bodies += [entry["MessageBody"] for entry in Entries]
         return {"Successful": [{"Id": entry["Id"]} for entry in Entries]}
+
+    def send_message(self, *, QueueUrl: str, MessageBody: str, DelaySeconds: int) -> dict[str, Any]:  # noqa: N803
+        """A look that somebody put off; here it waits until somebody takes it."""
+        self.counts[QueueUrl] += 1
+        self.bodies.append(MessageBody)
+        self.delays.append(DelaySeconds)
+        return {"MessageId": "1"}
 
     def take(self) -> list[str]:
         taken, self.bodies = self.bodies, []
@@ -227,6 +310,9 @@ def _matches(one: Instance, wanted: dict[str, set[str]]) -> bool:
         if name == "instance-id":
             if one.instance not in values:
                 return False
+        elif name == "capacity-reservation-id":
+            if one.reservation not in values:
+                return False
         elif one.tags.get(name.removeprefix("tag:")) not in values:
             return False
     return True
@@ -241,6 +327,8 @@ def _described(one: Instance) -> dict[str, Any]:
         "LaunchTime": datetime.fromtimestamp(one.launched_at, tz=UTC),
         "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
     }
+    if one.reservation:
+        described["CapacityReservationId"] = one.reservation
     if one.lifecycle == "spot":
         described["InstanceLifecycle"] = "spot"
     return described

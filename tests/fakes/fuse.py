@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,13 @@ class FusedTable:
     def get(self, key: Key) -> Item | None:
         self._fuse.alive()
         return self._table.get(key)
+
+    def get_many(self, keys: Sequence[Key]) -> list[Item | None]:
+        self._fuse.alive()
+        return self._table.get_many(keys)
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        self._fuse.effect(lambda: self._table.put_many(items))
 
     def query(
         self, pk: str, *, prefix: str = "", since: str = "", limit: int | None = None, newest_first: bool = False

@@ -22,6 +22,9 @@ def matches(pattern: dict[str, Any], event: dict[str, Any]) -> bool:
         if isinstance(wanted, dict):
             if not isinstance(value, dict) or not matches(wanted, value):
                 return False
+        elif isinstance(value, list):
+            if not set(value) & set(wanted):
+                return False
         elif value not in wanted:
             return False
     return True

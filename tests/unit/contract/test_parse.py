@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotproof.contract.events import EVENTS, EventKind, EventRow, row_of
+from spotproof.contract.events import EVENTS, EventRow
 from spotproof.contract.messages import (
     BlockExpiry,
     CommandResult,
@@ -21,7 +21,7 @@ from spotproof.contract.messages import (
     StateChange,
     TagChange,
 )
-from spotproof.contract.parse import NOT_BUILT, parse, parse_fully, repair_body, unix_seconds
+from spotproof.contract.parse import parse, repair_body, unix_seconds
 from spotproof.contract.states import InterruptionAction
 from spotproof.errors import MalformedEvent
 
@@ -105,16 +105,7 @@ def test_no_golden_event_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_each_golden_event_becomes_its_message(name: str) -> None:
-    assert parse_fully(golden(name), row_of_golden(name), received_at=NOW) == EXPECTED[name]
-
-
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_what_this_version_does_not_act_on_is_acknowledged(name: str) -> None:
-    parsed = parse(golden(name), received_at=NOW)
-    if row_of_golden(name).built:
-        assert parsed == EXPECTED[name]
-    else:
-        assert parsed == Ignored(reason=NOT_BUILT, event_id=golden(name)["id"])
+    assert parse(golden(name), received_at=NOW) == EXPECTED[name]
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------
@@ -218,7 +209,7 @@ LACKS = [
 @pytest.mark.parametrize(("name", "field", "value"), LACKS)
 def test_a_known_event_without_what_it_must_have_raises_with_its_id(name: str, field: str, value: object) -> None:
     with pytest.raises(MalformedEvent, match=field) as caught:
-        parse_fully(with_detail(name, **{field: value}), row_of_golden(name), received_at=NOW)
+        parse(with_detail(name, **{field: value}), received_at=NOW)
     assert caught.value.event_id == golden(name)["id"]
     assert caught.value.event_id in str(caught.value)
 
@@ -244,11 +235,11 @@ def test_a_time_that_is_none_is_malformed(time: str) -> None:
 @pytest.mark.parametrize("notice", [0, -5, "soon", True, 1.5])
 def test_a_drill_needs_whole_seconds(notice: object) -> None:
     with pytest.raises(MalformedEvent, match="notice-s"):
-        parse_fully(with_detail("drill", **{"notice-s": notice}), row_of(EventKind.DRILL), received_at=NOW)
+        parse(with_detail("drill", **{"notice-s": notice}), received_at=NOW)
 
 
 def test_a_drill_may_be_shorter_than_a_real_notice() -> None:
-    parsed = parse_fully(with_detail("drill", **{"notice-s": 20}), row_of(EventKind.DRILL), received_at=NOW)
+    parsed = parse(with_detail("drill", **{"notice-s": 20}), received_at=NOW)
     assert isinstance(parsed, Drill)
     assert parsed.notice_s == 20
 
@@ -256,7 +247,7 @@ def test_a_drill_may_be_shorter_than_a_real_notice() -> None:
 # --- details ----------------------------------------------------------------------------------------------------------
 def test_a_reservation_without_a_termination_time_gives_two_minutes() -> None:
     event = with_detail("capacity-reservation-interruption", **{"instance-termination-time": ...})
-    parsed = parse_fully(event, row_of(EventKind.RESERVATION_INTERRUPTION), received_at=NOW)
+    parsed = parse(event, received_at=NOW)
     assert isinstance(parsed, Interruption)
     assert parsed.deadline_at == AT + 120
 
@@ -265,14 +256,14 @@ def test_a_reservation_without_a_termination_time_gives_two_minutes() -> None:
     "change", [{"service": "RDS"}, {"eventTypeCategory": "issue"}, {"eventTypeCategory": "accountNotification"}]
 )
 def test_health_events_of_others_mean_nothing(change: dict[str, object]) -> None:
-    parsed = parse_fully(with_detail("health-scheduled-change", **change), row_of(EventKind.HEALTH), received_at=NOW)
+    parsed = parse(with_detail("health-scheduled-change", **change), received_at=NOW)
     assert isinstance(parsed, Ignored)
 
 
 def test_a_health_event_names_only_instances() -> None:
     entities = [{"entityValue": "vol-1"}, {"entityValue": INSTANCE}, "x", {}]
     event = with_detail("health-scheduled-change", affectedEntities=entities)
-    parsed = parse_fully(event, row_of(EventKind.HEALTH), received_at=NOW)
+    parsed = parse(event, received_at=NOW)
     assert isinstance(parsed, ScheduledChange)
     assert parsed.instances == (INSTANCE,)
 
@@ -280,12 +271,12 @@ def test_a_health_event_names_only_instances() -> None:
 @pytest.mark.parametrize("resources", [[], None, 7, ["arn:aws:ec2:us-east-1:111122223333:volume/vol-1"], {}])
 def test_a_tag_change_of_something_else_means_nothing(resources: object) -> None:
     event = {**golden("tag-change"), "resources": resources}
-    assert isinstance(parse_fully(event, row_of(EventKind.TAG_CHANGE), received_at=NOW), Ignored)
+    assert isinstance(parse(event, received_at=NOW), Ignored)
 
 
 def test_resources_may_be_one_text() -> None:
     event = {**golden("tag-change"), "resources": golden("tag-change")["resources"][0]}
-    parsed = parse_fully(event, row_of(EventKind.TAG_CHANGE), received_at=NOW)
+    parsed = parse(event, received_at=NOW)
     assert isinstance(parsed, TagChange)
     assert parsed.instance == INSTANCE
 

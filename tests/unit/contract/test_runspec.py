@@ -47,6 +47,7 @@ def test_everything_that_a_person_can_write_reads_back_equal() -> None:
         pools__zones=["us-east-1a", "us-west-2-lax-1a", "us-gov-west-1b"],
         pools__market="spot-then-on-demand",
         pools__fallback_after=5,
+        pools__cooldown_s=60,
         pools__first_on_demand_s=600,
         pools__failback_after_s=0,
         pools__deadline_s=86400,
@@ -129,6 +130,8 @@ def test_the_example_in_the_docstring_is_one() -> None:
         ("pools.market", "free"),
         ("pools.market", ["spot"]),
         ("pools.fallback_after", 0),
+        ("pools.cooldown_s", 0),
+        ("pools.cooldown_s", 7201),
         ("pools.first_on_demand_s", -1),
         ("pools.first_on_demand_s", 60),  # a run that may use Spot only has no first minutes elsewhere
         ("pools.failback_after_s", -1),

@@ -133,6 +133,9 @@ def pool(kind: str, zone: str, verdict: Verdict, *, until: int = NOW + 100, mark
     return Pool(region="us-east-1", instance_type=kind, zone=zone, market=market, until=until, verdict=verdict.value)
 
 
+SPOT = pools.Need(markets=(Market.SPOT,))
+
+
 def all_pools(verdict: Verdict, *, market: Market = Market.SPOT) -> tuple[Pool, ...]:
     return tuple(
         pool(kind, zone, verdict, market=market)
@@ -142,7 +145,7 @@ def all_pools(verdict: Verdict, *, market: Market = Market.SPOT) -> tuple[Pool, 
 
 
 def test_every_type_in_every_zone_is_asked() -> None:
-    choice = pools.choose(facts(), spec(), PLACEMENT, lost=frozenset())
+    choice = pools.choose(facts(), spec(), PLACEMENT, SPOT)
     assert isinstance(choice, Asked)
     assert {candidate.name for candidate in choice.candidates} == {
         "g5.xlarge#us-east-1a#spot",
@@ -154,11 +157,11 @@ def test_every_type_in_every_zone_is_asked() -> None:
 
 def test_the_pool_just_lost_is_asked_only_when_no_other_is_free() -> None:
     lost = frozenset({"g5.xlarge#us-east-1a#spot"})
-    choice = pools.choose(facts(), spec(zones=("us-east-1a",)), PLACEMENT, lost=lost)
+    choice = pools.choose(facts(), spec(zones=("us-east-1a",)), PLACEMENT, replace(SPOT, lost=lost))
     assert isinstance(choice, Asked)
     assert [candidate.name for candidate in choice.candidates] == ["p4d.24xlarge#us-east-1a#spot"]
     cooling = facts(pools=(pool("p4d.24xlarge", "us-east-1a", Verdict.CAPACITY),))
-    choice = pools.choose(cooling, spec(zones=("us-east-1a",)), PLACEMENT, lost=lost)
+    choice = pools.choose(cooling, spec(zones=("us-east-1a",)), PLACEMENT, replace(SPOT, lost=lost))
     assert isinstance(choice, Asked)
     assert [candidate.name for candidate in choice.candidates] == ["g5.xlarge#us-east-1a#spot"]
 
@@ -173,16 +176,16 @@ def test_the_pool_just_lost_is_asked_only_when_no_other_is_free() -> None:
     ],
 )
 def test_when_every_pool_rests_the_reason_decides(verdict: Verdict, expected: Any) -> None:
-    assert pools.choose(facts(pools=all_pools(verdict)), spec(), PLACEMENT, lost=frozenset()) == expected
+    assert pools.choose(facts(pools=all_pools(verdict)), spec(), PLACEMENT, SPOT) == expected
 
 
 def test_one_short_pool_among_unsold_ones_is_waited_for() -> None:
     known = (*all_pools(Verdict.NOT_OFFERED)[1:], pool("g5.xlarge", "us-east-1a", Verdict.CAPACITY, until=NOW + 5))
-    assert pools.choose(facts(pools=known), spec(), PLACEMENT, lost=frozenset()) == Waiting(until=NOW + 5)
+    assert pools.choose(facts(pools=known), spec(), PLACEMENT, SPOT) == Waiting(until=NOW + 5)
 
 
 def test_no_subnet_in_the_runs_zones_is_hopeless() -> None:
-    choice = pools.choose(facts(), spec(zones=("us-east-1f",)), PLACEMENT, lost=frozenset())
+    choice = pools.choose(facts(), spec(zones=("us-east-1f",)), PLACEMENT, SPOT)
     assert choice == Hopeless(verdict=Verdict.CONFIGURATION)
 
 
@@ -199,7 +202,8 @@ def test_no_subnet_in_the_runs_zones_is_hopeless() -> None:
 )
 def test_the_market(policy: MarketPolicy, attempts: int, known: tuple[Pool, ...], market: Market) -> None:
     head = Head(run="mini", status=RunStatus.ACTIVE, spot_attempts=attempts)
-    choice = pools.choose(facts(head=head, pools=known), spec(market=policy), PLACEMENT, lost=frozenset())
+    given, asked = facts(head=head, pools=known), spec(market=policy)
+    choice = pools.choose(given, asked, PLACEMENT, pools.Need(markets=pools.markets(given, asked)))
     assert isinstance(choice, Asked)
     assert choice.market is market
 
@@ -242,7 +246,7 @@ def test_pool_names_read_back() -> None:
 def test_every_verdict_has_a_cause_and_what_blocks_has_advice() -> None:
     assert set(CAUSES) == set(Verdict)
     assert set(ADVICE) >= pools.HOPELESS | {Verdict.CONFIGURATION, Verdict.NO_ROLE}
-    assert {verdict_of(code) for code in VERDICTS} | {Verdict.UNKNOWN} == set(Verdict)
+    assert {verdict_of(code) for code in VERDICTS} | {Verdict.UNKNOWN, Verdict.REFUSED} == set(Verdict)
 
 
 def test_an_unknown_code_lets_the_other_pools_be_tried() -> None:

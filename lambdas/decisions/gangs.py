@@ -1,0 +1,84 @@
+"""Gangs: nodes that work only together, close to each other. All of them at once or none; what is lost comes back near.
+
+start, and after a move    every place is open: one request, one zone, all or nothing
+a node is lost             its place is asked for in the zone of the others
+nothing there for long     flush order, then a claim for every place: the whole gang starts elsewhere
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lambdas.decisions.actions import Action
+from lambdas.decisions.facts import Facts, occupant, pool_name
+from lambdas.decisions.moves import Move, claim_ahead, may_begin
+from spotproof.contract.items import NO_INSTANCE, Slot
+from spotproof.contract.states import Cause
+
+
+def is_gang(facts: Facts) -> bool:
+    """Whether the run's nodes are a gang."""
+    return facts.spec is not None and facts.spec.pools.gang
+
+
+def zone_of(facts: Facts) -> str:
+    """The zone in which most of the gang's nodes are; '' when it moves or every place is open: any will do."""
+    if any(_is_moving(slot) for slot in facts.slots):
+        return ""
+    zones = _zones(facts)
+    seated = (zones.get(instance, "") for instance in (_seated(slot) for slot in facts.slots) if instance)
+    counted = Counter(zone for zone in seated if zone)
+    return min(counted, key=lambda zone: (-counted[zone], zone)) if counted else ""
+
+
+def leaving(facts: Facts) -> frozenset[str]:
+    """The pools that the gang moves away from: asked last."""
+    machines = (facts.machine(slot.holder_instance or "") for slot in facts.slots if _is_moving(slot))
+    return frozenset(
+        pool_name(machine.instance_type, machine.zone, machine.market) for machine in machines if machine is not None
+    )
+
+
+def move(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
+    """Move the whole gang when its zone has not given what it lacks for `gang_patience_s`; () while it may.
+
+    Ahead: the others keep their places until a whole new gang is ready (decisions.moves).
+    """
+    if not is_gang(facts) or not any(_has_waited(facts, slot) for slot in slots.values()):
+        return ()
+    going = (
+        Move(slot=slot.slot, instance=slot.holder_instance or NO_INSTANCE, cause=Cause.CAPACITY)
+        for slot in slots.values()
+        if occupant(slot.holder_instance) is not None
+    )
+    return tuple(claim_ahead(facts, slots[one.slot], one) for one in going if may_begin(slots[one.slot], one))
+
+
+def _is_moving(slot: Slot) -> bool:
+    return bool(slot.waits_for_notice) and slot.cause is Cause.CAPACITY
+
+
+def _seated(slot: Slot) -> str | None:
+    """The node on which the place counts: its successor if there is one, else a holder that nobody is replacing."""
+    if slot.successor_instance is None or slot.waits_for_notice:
+        return occupant(slot.holder_instance)
+    return occupant(slot.successor_instance)
+
+
+def _zones(facts: Facts) -> dict[str, str]:
+    """Zones by instance: what the launches answered, and what EC2 shows of those that live."""
+    answered = {
+        instance: pool.split("#")[1]
+        for launch in facts.launches
+        for instance, pool in zip(launch.instances, launch.pools, strict=False)
+        if pool.count("#") == 2
+    }
+    ended = {machine.instance for machine in facts.machines if not machine.is_alive}
+    shown = {machine.instance: machine.zone for machine in facts.machines if machine.is_alive}
+    return {instance: zone for instance, zone in {**answered, **shown}.items() if instance not in ended}
+
+
+def _has_waited(facts: Facts, slot: Slot) -> bool:
+    patience_s = 0.0 if facts.spec is None else facts.spec.pools.gang_patience_s
+    is_open = slot.successor_instance == NO_INSTANCE and not slot.waits_for_notice
+    return is_open and slot.claimed_at is not None and facts.now - slot.claimed_at > patience_s

@@ -1,0 +1,117 @@
+"""Nodes that have to go at a date: maintenance that AWS plans, and capacity blocks that end.
+
+The move begins long before the date (the successor gets ready while the node trains on) and the flush comes late, when
+the successor is ready. Failing hardware, and a date that is near already, begin the move at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from lambdas.decisions.actions import Action, Guarded, Measure, Notify, PlanMove, Promote, Tell
+from lambdas.decisions.facts import Facts
+from lambdas.decisions.flush import extra_checkpoint
+from lambdas.decisions.moves import Move, claim_ahead, signals_of
+from lambdas.decisions.promotion import promoted, promotions
+from lambdas.decisions.sorting import Dated
+from spotproof.contract.history import HistoryKind
+from spotproof.contract.items import NEVER, Slot
+from spotproof.contract.limits import LATE_FLUSH_S
+from spotproof.contract.messages import BlockExpiry, ScheduledChange
+from spotproof.contract.metrics import Metric
+from spotproof.contract.states import Cause, NoticeKind
+
+# Words of an event type code (AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED) that say: the host is failing.
+FAILING: Final = frozenset({"RETIREMENT", "DEGRADED"})
+
+
+def decide(facts: Facts, dated: Sequence[Dated]) -> tuple[Action, ...]:
+    """An extra checkpoint where a move begins now; a claim ahead, or the date in the slot for the sweep."""
+    if facts.head is None or not facts.head.status.wants_nodes:
+        return ()
+    raised = promotions(facts)
+    slots = promoted(facts, raised)
+    now: list[tuple[Dated, Slot]] = []
+    later: list[tuple[Dated, Slot]] = []
+    for one in dated:
+        slot = slots.get(one.member.slot)
+        if slot is None or slot.holder_instance != one.member.instance:
+            continue  # a successor that has not joined yet, or one that has been replaced
+        (now if _begins_now(facts, one) else later).append((one, slot))
+    begun = [_begun(facts, one, slot) for one, slot in now if slot.successor_instance is None]
+    if not begun and not later:
+        return ()
+    planned = [_planned(facts, one, slot) for one, slot in later]
+    extra = extra_checkpoint(facts, kind=NoticeKind.MAINTENANCE, cause=Cause.MAINTENANCE) if _is_risky(now) else ()
+    return (*extra, *(Guarded(first=Promote(slot=slot)) for slot in raised), *begun, *planned)
+
+
+def starts_at(one: Dated) -> int:
+    """The moment after which the node may be gone."""
+    return one.message.starts_at if isinstance(one.message, ScheduledChange) else one.message.deadline_at
+
+
+def _begins_now(facts: Facts, one: Dated) -> bool:
+    if isinstance(one.message, BlockExpiry):
+        return True
+    near = starts_at(one) - signals_of(facts).move_lead_s <= facts.now
+    return signals_of(facts).moves and (near or is_failing(one.message.code))
+
+
+def is_failing(code: str) -> bool:
+    """Whether an event type code tells of hardware that may not last until the date."""
+    return bool(FAILING & set(code.split("_")))
+
+
+def _is_risky(now: Sequence[tuple[Dated, Slot]]) -> bool:
+    """The end of a block is no risk before its time: the node trains on, and its flush comes late."""
+    return any(isinstance(one.message, ScheduledChange) for one, _ in now)
+
+
+def _begun(facts: Facts, one: Dated, slot: Slot) -> Guarded:
+    cause = Cause.BLOCK_EXPIRY if isinstance(one.message, BlockExpiry) else Cause.MAINTENANCE
+    before = starts_at(one)
+    if cause is Cause.MAINTENANCE and before <= facts.now + LATE_FLUSH_S:
+        before = NEVER  # it may begin at any moment, or be over: the node leaves when its successor is ready
+    move = Move(slot=slot.slot, instance=one.member.instance, cause=cause, before=before)
+    claim = claim_ahead(facts, slot, move)
+    then = (*claim.then, *_said(facts, one, slot, "Its successor is started now"))
+    return Guarded(first=claim.first, then=then, otherwise=claim.otherwise)
+
+
+def _planned(facts: Facts, one: Dated, slot: Slot) -> Guarded:
+    """Not while the run does not want to be moved: then the date is only told."""
+    at = int(starts_at(one) - signals_of(facts).move_lead_s)
+    if not signals_of(facts).moves:
+        at = NEVER
+    plan = PlanMove(seen=slot, instance=one.member.instance, at=at, before=starts_at(one))
+    promise = "It is not moved (signals.moves: false)" if at == NEVER else f"It is moved from {_clock(at)} on"
+    return Guarded(first=plan, then=(Measure(metric=Metric.MOVES_PLANNED), *_said(facts, one, slot, promise)))
+
+
+def _said(facts: Facts, one: Dated, slot: Slot, promise: str) -> tuple[Action, ...]:
+    code = one.message.code if isinstance(one.message, ScheduledChange) else "the end of its capacity block"
+    instance, at = one.member.instance, starts_at(one)
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.MOVE_PLANNED,
+        slot=slot.slot,
+        incarnation=slot.holder_incarnation,
+        instance=instance,
+        cause=Cause.BLOCK_EXPIRY if isinstance(one.message, BlockExpiry) else Cause.MAINTENANCE,
+        detail=f"{code} at {at}",
+    )
+    return (
+        told,
+        Notify(
+            subject=f"spotproof: {instance} of run {facts.run} has to go",
+            text=f"AWS has announced {code} for {instance}, slot {slot.slot} of run {facts.run}, at {_clock(at)}. "
+            f"{promise}; nothing to do.",
+        ),
+    )
+
+
+def _clock(at: int) -> str:
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
