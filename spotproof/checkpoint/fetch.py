@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from spotproof.checkpoint.arena import sealed_memory
-from spotproof.checkpoint.candidates import Candidate, Facts, Order, Ranked, Source, rank
+from spotproof.plan.candidates import Candidate, Facts, Order, Ranked, Source, rank
 from spotproof.checkpoint.chunks import digest, placed
 from spotproof.checkpoint.commit import assemble, part_keys, put_manifest
 from spotproof.checkpoint.localcopy import LocalCopies, Staged

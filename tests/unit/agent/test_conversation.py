@@ -23,7 +23,7 @@ from spotproof.agent.situation import Situation
 from spotproof.agent.threads import Mailbox
 from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.arena import sealed_memory
-from spotproof.checkpoint.candidates import Source as Candidates
+from spotproof.plan.candidates import Source as Candidates
 from spotproof.checkpoint.channel import Channel, connect
 from spotproof.checkpoint.commit import Content, Save, make_part
 from spotproof.checkpoint.fetch import Fetched

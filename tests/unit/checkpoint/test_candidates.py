@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from spotproof.checkpoint.candidates import Candidate, Facts, Order, Source, rank
+from spotproof.plan.candidates import Candidate, Facts, Order, Source, rank
 
 
 def facts(

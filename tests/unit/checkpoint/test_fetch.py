@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotproof.checkpoint.candidates import Source
+from spotproof.plan.candidates import Source
 from spotproof.checkpoint.commit import make_part
 from spotproof.checkpoint.fetch import Fetched
 from spotproof.contract import keys, layout, s3keys
