@@ -60,6 +60,10 @@ class CdkCli:
         options = ["--all", "--method", "direct", "--require-approval", "never", "--app", str(cdk_out)]
         self._run("deploy", ["deploy", *options])
 
+    def destroy(self, cdk_out: Path) -> None:
+        """Destroys every stack of the folder without asking."""
+        self._run("destroy", ["destroy", "--all", "--force", "--app", str(cdk_out)])
+
     def _run(self, name: str, arguments: list[str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"cdk-{name}.log"

@@ -52,6 +52,16 @@ class Plan:
         """Whether everything is played that this story has: only then is an unused grant one grant too many."""
         return self.covers and set(self.acts) == set(Act)
 
+    @property
+    def slots(self) -> int:
+        """How many nodes a run has."""
+        return int(self.spec.get("slots", 1))
+
+    def training(self, *words: str) -> list[str]:
+        """The training command without its launcher: one process is the reference trainer, several are our own."""
+        script = ["trainer_image/train.py"] if self.slots == 1 else ["-m", "rehearsal.trainer"]
+        return [*script, "--steps", str(self.steps), "--seed", str(SEED), *words]
+
 
 FULL: Final = Plan(acts=tuple(Act), steps=300)
 SHORT: Final = Plan(acts=(Act.NOTICE,), steps=90, act_every_steps=30)
@@ -59,11 +69,11 @@ SHORT: Final = Plan(acts=(Act.NOTICE,), steps=90, act_every_steps=30)
 
 def run_spec(plan: Plan, *, run: str, loss_log: Path) -> Mapping[str, Any]:
     """run.yaml as a person would write it; only the times are shortened for the laptop."""
-    train = ["python", "trainer_image/train.py", "--steps", str(plan.steps), "--seed", str(SEED)]
+    launcher = "python" if plan.slots == 1 else "torchrun"
     document: dict[str, Any] = {
         "run": run,
         "image": IMAGE,
-        "command": [*train, "--loss-log", str(loss_log)],
+        "command": [launcher, *plan.training("--loss-log", str(loss_log))],
         "slots": 1,
         "pools": {"types": list(TYPES), "market": "spot"},
         "checkpoint": {"every_s": 3600.0, "every_steps": plan.interval_steps},

@@ -9,7 +9,7 @@ from typing import Final
 
 from rehearsal import losses
 from rehearsal.deploy import REPOSITORY
-from rehearsal.plan import SEED, Plan
+from rehearsal.plan import Plan
 from rehearsal.processes import Child, Processes
 from spotproof.report.model import Point
 
@@ -24,18 +24,19 @@ class Reference:
     """Starts at once, in the background; `result` waits for it. Runs of equal length share one folder."""
 
     def __init__(self, processes: Processes, plan: Plan, folder: Path) -> None:
-        self._log = folder / f"reference-{plan.steps}.jsonl"
-        self._output = folder / f"reference-{plan.steps}.log"
+        name = f"reference-{plan.steps}-{plan.slots}"
+        self._log, self._output = folder / f"{name}.jsonl", folder / f"{name}.log"
         self._child: Child | None = None
         self._steps = plan.steps
         if losses.last_step(self._log) < plan.steps:
             self._log.unlink(missing_ok=True)
-            self._child = processes.start(self._command(), env=_environment(), cwd=folder, log=self._output)
+            self._child = processes.start(self._command(plan), env=_environment(), cwd=REPOSITORY, log=self._output)
 
-    def _command(self) -> list[str]:
-        script = REPOSITORY / "trainer_image" / "train.py"
-        options = ["--steps", str(self._steps), "--seed", str(SEED), "--loss-log", str(self._log)]
-        return [sys.executable, str(script), "--untracked", *options]
+    def _command(self, plan: Plan) -> list[str]:
+        words = plan.training("--loss-log", str(self._log), "--untracked")
+        ranks = ["--standalone", "--nproc-per-node", str(plan.slots)]
+        launcher = [] if plan.slots == 1 else ["-m", "torch.distributed.run", *ranks]
+        return [sys.executable, *launcher, *words]
 
     def result(self) -> tuple[Point, ...]:
         """Every step of the uninterrupted run. Raises ReferenceFailed."""
@@ -48,4 +49,10 @@ class Reference:
 
 
 def _environment() -> dict[str, str]:
-    return {"PATH": os.environ.get("PATH", os.defpath), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }

@@ -51,6 +51,7 @@ from rehearsal.plane.queues import Queues
 from rehearsal.plane.resources import Deployed
 from rehearsal.plane.schedules import Schedules
 from rehearsal.plane.server import Endpoint
+from rehearsal.plane.stacks import Stacks
 from rehearsal.plane.templates import Templates
 from rehearsal.processes import Processes, poll_until, terminated_like_ctrl_c
 from rehearsal.timeline import Timeline
@@ -85,7 +86,8 @@ class Region:
         self.market = Market()
         self.timeline = Timeline()
         self.processes = Processes()
-        self.deployed = Deployed(Dropped(self.account).table)
+        self._dropped = Dropped(self.account)
+        self.deployed = Deployed(self._dropped.table)
         self.gate_findings: list[str] = []
         self._endpoints: dict[str, str] = {}
         self._closing = ExitStack()
@@ -117,6 +119,14 @@ class Region:
         )
         self.pollers = Pollers(account=account, queues=self.queues, functions=self.functions, concurrency=concurrency)
         self.schedules = Schedules(account=account, bus=self.bus, queues=self.queues, functions=self.functions)
+        self.stacks = Stacks(
+            account=account,
+            deployed=self.deployed,
+            functions=self.functions,
+            ended=lambda gone: self.pollers.end({one.physical_id for one in gone}),
+            gone=self._dropped.undo,
+        )
+        self.endpoint.outside, self.endpoint.answers = self.stacks.outside(), self.stacks.answered
 
     def _wire_machines(self) -> None:
         """Object server, instances, the machines under them, and the verbs that act on them."""
@@ -170,7 +180,7 @@ class Region:
             self._port = self.endpoint.start()
             starting.callback(self.proxy.stop)
             proxy_port = self.proxy.start()
-            self._endpoints["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{self._port}"
+            self._endpoints["AWS_ENDPOINT_URL"] = self.stacks.endpoint = f"http://127.0.0.1:{self._port}"
             self._endpoints["AWS_ENDPOINT_URL_S3"] = f"http://127.0.0.1:{proxy_port}"
             self.timeline.start()
             starting.callback(self._end_work)
@@ -194,7 +204,20 @@ class Region:
         Then the deployed buckets are made on the object server and the event source mappings begin to poll. With
         `check` the completeness gate runs and raises ProblemsFound for anything the emulation did not take over.
         """
-        cli = CdkCli(
+        cli = self._cli(toolchain)
+        if not self._bootstrapped:
+            cli.bootstrap(cdk_out)
+            self._bootstrapped = True
+        public_parameters.provide(self.account, public_parameters.wanted(cdk_out))
+        cli.deploy(cdk_out)
+        return self.settle(check=check)
+
+    def destroy(self, cdk_out: Path, *, toolchain: Toolchain | None = None) -> None:
+        """`cdk destroy` of every stack of the folder. Raises DeployFailed with the CLI's log where one is not gone."""
+        self._cli(toolchain).destroy(cdk_out)
+
+    def _cli(self, toolchain: Toolchain | None) -> CdkCli:
+        return CdkCli(
             toolchain=toolchain or Toolchain.find(),
             processes=self.processes,
             endpoint=f"http://localhost:{self._port}",
@@ -203,12 +226,6 @@ class Region:
             access_key=OPERATOR_KEY,
             folder=self.workdir / "cdk",
         )
-        if not self._bootstrapped:
-            cli.bootstrap(cdk_out)
-            self._bootstrapped = True
-        public_parameters.provide(self.account, public_parameters.wanted(cdk_out))
-        cli.deploy(cdk_out)
-        return self.settle(check=check)
 
     def deploy_template(self, name: str, body: str, *, check: bool = True) -> dict[str, str]:
         """A template without the CDK, for small tests: CreateStack, or UpdateStack when the stack exists."""

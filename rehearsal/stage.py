@@ -52,7 +52,7 @@ class Stage:
         self.run = run
         self.companions: list[Stage] = []
         self.loss_log = region.workdir / f"{run}-losses.jsonl"
-        self.first = int(plan.spec.get("slots", 1))  # nodes that the stack launches before anything happens
+        self.first = plan.slots  # nodes that the stack launches before anything happens
         self.departures: list[Departure] = []
         self.extras: list[str] = []
         self.by_hand: set[str] = set()

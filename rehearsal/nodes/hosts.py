@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -60,6 +61,7 @@ class Hosts:
         self._emit = emit
         self._folder = folder
         self._endpoints = endpoints
+        self._addresses = itertools.count()
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ Machines
@@ -75,6 +77,7 @@ class Hosts:
                 role=role_arn.rsplit("/", 1)[-1],
                 profile_arn=profile_arn,
                 tags_allowed=str(options.instance_metadata_tags).lower() == "enabled",
+                address=self._address(),
             )
             hop_limit = int(options.http_put_response_hop_limit or 1)
         instance_id = identity.instance_id
@@ -101,6 +104,11 @@ class Hosts:
             tags=self._instances.tags(instance_id),
         )
         node.boot(self._host())
+
+    def _address(self) -> str:
+        """A loopback address that no other machine of the region has."""
+        number = next(self._addresses)
+        return f"127.0.{number // 250}.{number % 250 + 2}"
 
     def destroy(self, instance_id: str) -> None:
         """Ends the machine under an instance, if it has one."""

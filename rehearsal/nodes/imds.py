@@ -35,6 +35,7 @@ class Identity:
     role: str  # '' when the instance has no profile
     profile_arn: str
     tags_allowed: bool  # InstanceMetadataTags=enabled
+    address: str = "127.0.0.1"  # its own on this machine's loopback: nodes listen on equal ports
 
 
 @dataclass(kw_only=True)
@@ -155,7 +156,7 @@ class Imds:
             "meta-data/instance-type": identity.instance_type,
             "meta-data/instance-life-cycle": identity.lifecycle,
             "meta-data/ami-id": identity.image_id,
-            "meta-data/local-ipv4": "127.0.0.1",
+            "meta-data/local-ipv4": identity.address,
             "meta-data/local-hostname": "localhost",
             "meta-data/hostname": "localhost",
             "meta-data/placement/availability-zone": identity.zone,

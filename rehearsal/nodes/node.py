@@ -107,6 +107,7 @@ class Node:
             "logs": str(self.logs),
             "hop_limit": self._hop_limit,
             "metadata": self.imds.url,
+            "address": self.imds.identity.address,
             "endpoints": host.endpoints,
             "image_env": host.image_env,
             "sabotage": str(host.sabotage) if host.sabotage else "",
@@ -174,7 +175,7 @@ def _script(path: Path, line: str) -> None:
 
 
 def identity_of(
-    instance: Any, *, region: str, account: str, role: str, profile_arn: str, tags_allowed: bool
+    instance: Any, *, region: str, account: str, role: str, profile_arn: str, tags_allowed: bool, address: str
 ) -> Identity:
     """moto's instance as its own metadata service describes it."""
     user_data = str(instance.user_data) if instance.user_data is not None else ""
@@ -190,4 +191,5 @@ def identity_of(
         role=role,
         profile_arn=profile_arn,
         tags_allowed=tags_allowed,
+        address=address,
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 from rehearsal.permissions.attempt import Allowed, Attempt
 from rehearsal.permissions.estate import PIPELINE, SCHEDULE, Estate
-from rehearsal.permissions.requests import Request, Value, tagged
+from rehearsal.permissions.requests import ANY, Request, Value, tagged
 from spotproof.contract import keys, s3keys, tags
 from spotproof.contract.names import Function
 
@@ -213,6 +213,9 @@ def _only_repair(estate: Estate) -> Iterator[Attempt]:
         write = item(actor, "dynamodb:UpdateItem", estate.table, keys.run_partition(RUN))
         yield write.where("let the sweep forget a run", leading(keys.live_partition(0)))
         yield write.to("read checkpoints", action="s3:GetObject", resource=f"{estate.bucket}/{s3keys.RUNS}{RUN}/a")
+        see = Allowed(actor=actor, request=Request(action="ec2:DescribeInstances", resource=ANY))
+        for action in ("ec2:DescribeSpotPriceHistory", "ec2:GetSpotPlacementScores"):
+            yield see.to("use up the market's request rate", action=action)
 
 
 def _sweep(estate: Estate) -> Iterator[Attempt]:

@@ -42,6 +42,8 @@ _TABLE: Final[Mapping[tuple[str, str], Derivation]] = {
     ("dynamodb", "TransactWriteItems"): items.transaction,
     ("ec2", "CreateFleet"): machines.create_fleet,
     ("ec2", "DescribeInstances"): machines.describe,
+    ("ec2", "DescribeSpotPriceHistory"): machines.describe,
+    ("ec2", "GetSpotPlacementScores"): machines.describe,
     ("ec2", "TerminateInstances"): machines.terminate,
     ("ecr", "GetAuthorizationToken"): _login,
     ("sns", "Publish"): _publish,

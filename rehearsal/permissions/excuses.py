@@ -53,6 +53,12 @@ EXCUSES: Final = (
         because="see CommitInTable: without it an absent manifest reads as a refusal",
     ),
     Excuse(
+        actors=(Function.REPAIR.value,),
+        sid="SeeMarket",
+        what="ec2:GetSpotPlacementScores*",
+        because="a run asks for placement scores only if its spec says so; the default story's does not",
+    ),
+    Excuse(
         actors=(Function.SWEEP.value,),
         sid="ReportFailedTicks",
         what="*",

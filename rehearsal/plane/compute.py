@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.ec2 import utils as ec2_utils
@@ -16,6 +17,7 @@ from rehearsal.plane.server import Around, Verb
 from rehearsal.plane.tokens import Tokens
 from rehearsal.plane.wire import WireAnswer
 
+ZONES = "abcd"
 # DescribeInstances filters that moto answers with HTTP 500, and the attribute that each means.
 MORE_FILTERS = {
     "instance-lifecycle": "lifecycle",
@@ -47,6 +49,7 @@ class Compute:
         return {
             ("ec2", "TerminateInstances"): self.terminate_instances,
             ("ec2", "GetSpotPlacementScores"): self.get_spot_placement_scores,
+            ("ec2", "DescribeSpotPriceHistory"): self.describe_spot_price_history,
         }
 
     def around(self) -> dict[tuple[str, str], Around]:
@@ -82,7 +85,7 @@ class Compute:
         """A score per zone: 9 where the asked capacity has room in some type, 1 where not. Zone ids, as on AWS."""
         wanted, region = int(call.params["TargetCapacity"]), self._account.region
         scores = []
-        for number, letter in enumerate("abcd", start=1):
+        for number, letter in enumerate(ZONES, start=1):
             room = sum(self._market.room(t, region + letter, "spot") for t in call.params.get("InstanceTypes", []))
             scores.append(
                 {"Region": region, "AvailabilityZoneId": f"use1-az{number}", "Score": 9 if room >= wanted else 1}
@@ -90,6 +93,23 @@ class Compute:
         if str(call.params.get("SingleAvailabilityZone")).lower() == "true":
             return {"SpotPlacementScores": scores}
         return {"SpotPlacementScores": [{"Region": region, "Score": max(s["Score"] for s in scores)}]}
+
+    def describe_spot_price_history(self, call: Call) -> dict[str, Any]:
+        """The price that holds now, one row for each asked type and zone: prices of a rehearsal do not change."""
+        region, now = self._account.region, datetime.now(UTC)
+        rows = [
+            {
+                "AvailabilityZone": region + letter,
+                "AvailabilityZoneId": f"use1-az{number}",
+                "InstanceType": instance_type,
+                "ProductDescription": "Linux/UNIX",
+                "SpotPrice": f"{self._market.price_of(instance_type, region + letter):.6f}",
+                "Timestamp": now,
+            }
+            for instance_type in call.params.get("InstanceTypes") or []
+            for number, letter in enumerate(ZONES, start=1)
+        ]
+        return {"SpotPriceHistory": rows}
 
     def run_instances(self, call: Call, proceed: Callable[[], WireAnswer]) -> WireAnswer:
         """moto's RunInstances behind its token and the market; the instances begin their life here."""

@@ -34,6 +34,14 @@ class Dropped:
             "AWS::SSM::Document": self.document,
         }
 
+    def undo(self, resource: Resource) -> None:
+        """Takes away what was made through a service because moto's CloudFormation does not know the type."""
+        if resource.type == "AWS::CloudWatch::Alarm":
+            self._account.backend("cloudwatch").delete_alarms([resource.physical_id])
+        if resource.type == "AWS::Scheduler::Schedule":
+            group = self._account.backend("scheduler").schedule_groups["default"]
+            group.schedules.pop(resource.physical_id, None)
+
     def dynamodb_table(self, resource: Resource) -> None:
         """TTL, point-in-time recovery and deletion protection."""
         tables = self._account.backend("dynamodb")

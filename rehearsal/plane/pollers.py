@@ -76,6 +76,12 @@ class Pollers:
             for thread in threads:
                 thread.start()
 
+    def end(self, uuids: set[str]) -> None:
+        """Stops polling these mappings: they are about to be deleted. Returns when their last batch is done."""
+        ended = [thread for uuid in uuids for thread in self._threads.pop(uuid, [])]
+        for thread in ended:
+            thread.join(60)
+
     def hold(self, held: bool) -> None:  # noqa: FBT001  on or off is the whole meaning
         self._held = held
 
@@ -88,7 +94,7 @@ class Pollers:
                 thread.join(5)
 
     def _poll(self, mapping: Mapping) -> None:
-        while not self._ending.is_set():
+        while not self._ending.is_set() and mapping.uuid in self._threads:
             messages = [] if self._held else self._queues.receive(mapping.queue_arn, mapping.batch_size)
             if not messages:
                 with self._queues.arrived:

@@ -24,6 +24,7 @@ from spotproof.contract import names
 
 UPGRADED: Final = "upgrade"
 SINCE: Final = "upgraded"
+BEFORE: Final = "document of version 1"
 TEMPLATE: Final = "spotproof.template.json"
 ASSETS: Final = "spotproof.assets.json"
 SAYS: Final = "agent and trainer started"
@@ -37,6 +38,7 @@ class NoSuchStack(Exception):
 def script(stage: Stage) -> None:
     acts.begin(stage)
     stage.wait_for_step(20)
+    (stage.noted[BEFORE],) = _documents(stage)
     stage.say(f"step {stage.step()}: version 2 is deployed over version 1")
     stage.upgrade(next_version(stage.cdk_out, stage.region.workdir / "v2"))
     stage.mark(SINCE)
@@ -109,12 +111,21 @@ def promises(stage: Stage, evidence: Evidence) -> Iterator[Verdict]:
         return
     calls = stage.region.calls
     sent = {a.call.params["DocumentName"] for a in calls.of("ssm", "SendCommand") if a.call.at > since and not a.error}
-    documents = {one.physical_id for one in stage.region.deployed.of("AWS::SSM::Document")}
+    documents = _documents(stage)
     asked = [a.call.params for a in calls.of("ec2", "CreateFleet") if a.call.at > since]
     versions = [_template_version(params) for params in asked]
     yield upgraded(
         sent=sent, documents=documents, versions=versions, newest=stage.outputs[names.OUTPUT_TEMPLATE_VERSION]
     )
+
+
+def _documents(stage: Stage) -> set[str]:
+    """The documents that the functions send now, as they are deployed."""
+    deployed = stage.region.deployed.of("AWS::Lambda::Function")
+    variables = [one.properties.get("Environment", {}).get("Variables", {}) for one in deployed]
+    return {str(one["SPOTPROOF_DOCUMENT"]) for one in variables if "SPOTPROOF_DOCUMENT" in one} - {
+        stage.noted.get(BEFORE, "")
+    }
 
 
 def _template_version(params: dict[str, Any]) -> str:

@@ -83,6 +83,7 @@ class Machine:
         self.logs = Path(described["logs"])
         self.hop_limit = int(described["hop_limit"])
         self.metadata = str(described["metadata"])
+        self.address = str(described["address"])
         self.endpoints = dict(described["endpoints"])
         self.image_env = dict(described["image_env"])
         self.sabotage = str(described["sabotage"])
@@ -150,6 +151,8 @@ def _surroundings(machine: Machine, run: Run) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         # An address where nobody answers: one network hop more than the metadata service allows.
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": machine.metadata if reaches_metadata else "http://127.0.0.1:1",
+        # All nodes are on one machine: what on EC2 is the node's own interface is an address of its own on loopback.
+        "SPOTPROOF_ADDRESS": machine.address,
         **machine.endpoints,
     }
 
