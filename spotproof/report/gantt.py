@@ -13,6 +13,7 @@ LEFT: Final = 196.0
 RIGHT: Final = 24.0
 TOP: Final = 34.0
 ROW: Final = 52.0
+ROWS_AT_MOST: Final = 40
 BAR: Final = 22.0
 LANE: Final = 40.0
 WORD_AFTER: Final = {Phase.FROZEN: 14}  # there the sign stands first
@@ -64,7 +65,8 @@ SHAPES: Final[dict[MarkKind, tuple[float, float, str, str]]] = {
 
 def gantt(story: Story) -> Markup:
     """The drawing, as one accessible SVG."""
-    bottom = TOP + ROW * len(story.nodes)
+    nodes = shown(story)
+    bottom = TOP + ROW * len(nodes)
     across = Scale(low=story.begin_at, high=max(story.end_at, story.begin_at + 1), start=LEFT, end=WIDTH - RIGHT)
     height = bottom + LANE + 8
     says = f"{len(story.nodes)} nodes over {length(story.end_at - story.begin_at)}; {len(story.commits)} checkpoints."
@@ -73,13 +75,22 @@ def gantt(story: Story) -> Markup:
         tag("title", text("Timeline of the nodes"), id="gantt-title"),
         tag("desc", text(says), id="gantt-desc"),
         _grid(story, across, bottom + LANE),
-        *(_row(story, node, across, TOP + ROW * index) for index, node in enumerate(story.nodes)),
+        *(_row(story, node, across, TOP + ROW * index) for index, node in enumerate(nodes)),
         _commits(story, across, bottom + LANE / 2),
         viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
         role="img",
         aria_labelledby="gantt-title gantt-desc",
         class_="drawing",
     )
+
+
+def shown(story: Story) -> tuple[NodeLine, ...]:
+    """The nodes that get a row: all of a few; of many those to whom most happened, in order."""
+    if len(story.nodes) <= ROWS_AT_MOST:
+        return story.nodes
+    eventful = sorted(story.nodes, key=lambda node: (len(node.marks), len(node.spans)), reverse=True)[:ROWS_AT_MOST]
+    kept = {(node.slot, node.incarnation) for node in eventful}
+    return tuple(node for node in story.nodes if (node.slot, node.incarnation) in kept)
 
 
 def _grid(story: Story, across: Scale, bottom: float) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from spotproof.report.curve import curve
-from spotproof.report.gantt import gantt, legend
+from spotproof.report.gantt import gantt, legend, shown
 from spotproof.report.losses import compare
 from spotproof.report.markup import NOTHING, Markup, join, tag, text
 from spotproof.report.model import Story, Verdict
@@ -29,7 +29,6 @@ WORDS = (
 
 def page(story: Story) -> str:
     """The story as one HTML document."""
-    style = resources.files("spotproof.report").joinpath("style.css").read_text()
     body = tag(
         "main",
         _head(story),
@@ -45,9 +44,25 @@ def page(story: Story) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("title", text(f"{story.title}: {story.run}")),
-        tag("style", Markup(style)),
+        tag("style", Markup(stylesheet())),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def stylesheet() -> str:
+    """The page's style sheet."""
+    return resources.files("spotproof.report").joinpath("style.css").read_text()
+
+
+def sections(story: Story) -> Markup:
+    """What a dashboard shows of the story: the page without its head, its words and what was never recorded."""
+    losses = _section("Loss across the interruptions", curve(story), says=_comparison_words(story))
+    return join(
+        _tiles(story),
+        _section("The life of each node", gantt(story), legend(), says=_timeline_words(story)),
+        losses if story.segments else NOTHING,
+        _section("Recoveries", recoveries(story)),
+    )
 
 
 def _section(title: str, *content: Markup, says: str = "") -> Markup:
@@ -107,9 +122,13 @@ def _verdicts(verdicts: tuple[Verdict, ...]) -> Markup:
 def _timeline_words(story: Story) -> str:
     if not story.nodes:
         return "No node ever came."
-    return (
-        "Each row is one instance. Minutes and seconds count from the beginning; hold the pointer over a bar or sign."
+    rows, of = len(shown(story)), len(story.nodes)
+    which = (
+        "Each row is one instance."
+        if rows == of
+        else f"Each row is one instance: those {rows} of {of} with most to tell."
     )
+    return f"{which} Minutes and seconds count from the beginning; hold the pointer over a bar or sign."
 
 
 def _comparison_words(story: Story) -> str:

@@ -58,17 +58,27 @@ def lives(
     What has not ended at `end_at` is drawn up to there. A SEALED entry that names no node counts for every node.
     """
     places = {member.instance: f"{member.instance_type}, {member.zone}, {member.market}" for member in members}
+    bound = {entry.instance: entry.detail.replace("#", ", ") for entry in entries if entry.what == _K.BOUND}
     lines = []
+    turned = _turned(entries)
     for (slot, incarnation), instance in sorted(nodes_of(entries).items()):
-        own = [entry for entry in entries if entry.what != _K.CLAIMED]
-        turns = [_turn(entry) for entry in own if entry.instance == instance or _is_for_all(entry)]
+        turns = [*turned.get(instance, ()), *turned.get(None, ())]
         turns += [_Turn(at=mark.at, begins=_begun_by(mark), mark=mark) for name, mark in marks if name == instance]
         spans, seen = _lived(sorted(turns, key=lambda turn: turn.at), end_at=end_at)
-        place = places.get(instance, "")
+        place = places.get(instance, bound.get(instance, ""))
         lines.append(
             NodeLine(instance=instance, slot=slot, incarnation=incarnation, place=place, spans=spans, marks=seen)
         )
     return tuple(lines)
+
+
+def _turned(entries: Sequence[History]) -> dict[str | None, list[_Turn]]:
+    """The turns by instance; None: those of every node."""
+    turned: dict[str | None, list[_Turn]] = {}
+    for entry in entries:
+        if entry.what != _K.CLAIMED and (entry.instance is not None or _is_for_all(entry)):
+            turned.setdefault(entry.instance, []).append(_turn(entry))
+    return turned
 
 
 def nodes_of(entries: Sequence[History]) -> dict[tuple[int, int], str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from spotproof.report.markup import NOTHING, Markup, join, tag, text
 from spotproof.report.model import Recovery, Stage, StageSpan, Story
 from spotproof.report.scales import Scale, clock, duration_ticks, length
+from spotproof.report.stagesummary import stage_summary
 
 STAGES: Final[dict[Stage, str]] = {
     Stage.NOTICE: "until the loss is known and acted on",
@@ -29,15 +31,33 @@ WIDTH: Final = 1120.0
 LEFT: Final = 92.0
 RIGHT: Final = 70.0
 ROW: Final = 22.0
+CARDS_AT_MOST: Final = 12
+ROWS_AT_MOST: Final = 100
 
 
 def recoveries(story: Story) -> Markup:
     """All recoveries; a sentence where there was none."""
     if not story.recoveries:
         return tag("p", text("Nothing was lost, so nothing had to recover."), class_="quiet")
-    reach = max((span.end_at - one.origin_at for one in story.recoveries for span in one.stages), default=1.0)
-    cards = [_card(one, number, reach) for number, one in enumerate(story.recoveries, start=1)]
-    return join(*cards, _table(story))
+    worst = _worst(story.recoveries)
+    reach = max((span.end_at - one.origin_at for _, one in worst for span in one.stages), default=1.0)
+    left = len(story.recoveries) - len(worst)
+    said = f"The {len(worst)} recoveries that took longest; {left} more are not drawn." if left else ""
+    return join(
+        stage_summary(story.recoveries),
+        tag("p", text(said), class_="quiet") if said else NOTHING,
+        *(_card(one, number, reach) for number, one in worst),
+        _table(story),
+    )
+
+
+def _worst(found: Sequence[Recovery]) -> list[tuple[int, Recovery]]:
+    """With their numbers, in order: all of a few, of many those without an end and with the longest standstill."""
+    numbered = list(enumerate(found, start=1))
+    if len(numbered) <= CARDS_AT_MOST:
+        return numbered
+    longest = sorted(numbered, key=lambda one: (one[1].standstill_s is None, one[1].standstill_s or 0.0), reverse=True)
+    return sorted(longest[:CARDS_AT_MOST], key=lambda one: one[0])
 
 
 def sentence(recovery: Recovery) -> str:
@@ -122,12 +142,14 @@ def _class(stage: Stage) -> str:
 
 def _table(story: Story) -> Markup:
     heads = ["", "cause", *(stage.value for stage in Stage), "standstill", "steps lost"]
-    rows = [_table_row(one, number) for number, one in enumerate(story.recoveries, start=1)]
+    found = list(enumerate(story.recoveries, start=1))
+    rows = [_table_row(one, number) for number, one in found[-ROWS_AT_MOST:]]
+    more = f" The newest {ROWS_AT_MOST} of {len(found)}." if len(found) > ROWS_AT_MOST else ""
     return tag(
         "div",
         tag(
             "table",
-            tag("caption", text("Measured seconds of each stage. Flush runs while the replacement is on its way.")),
+            tag("caption", text(f"Measured seconds of each stage. Flush runs while the replacement comes.{more}")),
             tag("thead", tag("tr", *(tag("th", text(head), scope="col") for head in heads))),
             tag("tbody", *rows),
         ),

@@ -7,7 +7,8 @@ submit is one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +25,41 @@ _WHOLE_SECOND: Final = 1.0  # some entries have the second only: an end that see
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """What a story is made of besides the history. `marks` are (instance, mark): what only an onlooker can know, such
-    as the moment at which a node was killed."""
+    as the moment at which a node was killed. `until`: a run that goes on is told up to this moment."""
 
     segments: Sequence[Segment] = ()
     reference: Sequence[Point] = ()
     members: Sequence[Member] = ()
     checkpoints: Sequence[CheckpointItem] = ()
     marks: Sequence[tuple[str, Mark]] = ()
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """The entries in order, and by what they are about: a run has a thousand slots and ten thousand entries."""
+
+    entries: Sequence[History]
+    nodes: Mapping[tuple[int, int], str]
+    of_instance: Mapping[str | None, Sequence[History]]  # without claims, which name the lost one
+    of_node: Mapping[tuple[int | None, int | None], Sequence[History]]
+    answers: Sequence[History]
+
+
+def _sorted_out(entries: Sequence[History]) -> _Told:
+    of_instance: dict[str | None, list[History]] = defaultdict(list)
+    of_node: dict[tuple[int | None, int | None], list[History]] = defaultdict(list)
+    for entry in entries:
+        if entry.what != _K.CLAIMED:
+            of_instance[entry.instance].append(entry)
+            of_node[entry.slot, entry.incarnation].append(entry)
+    return _Told(
+        entries=entries,
+        nodes=nodes_of(entries),
+        of_instance=of_instance,
+        of_node=of_node,
+        answers=[entry for entry in entries if entry.what == _K.LAUNCH_ANSWERED],
+    )
 
 
 def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, lead: str = "") -> Story:
@@ -41,6 +70,9 @@ def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, 
     moments = [entry.at_ms / 1000 for entry in entries] + [mark.at for _, mark in sources.marks]
     moments += [point.at for segment in sources.segments for point in segment.points if point.at is not None]
     begin_at, end_at = (min(moments), max(moments)) if moments else (0.0, 0.0)
+    if moments and sources.until is not None:
+        end_at = max(end_at, sources.until)
+    sorted_out = _sorted_out(entries)
     return Story(
         title=title,
         run=run,
@@ -51,7 +83,7 @@ def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, 
         commits=_commits(entries, sources.checkpoints),
         segments=tuple(sorted(sources.segments, key=lambda one: (one.slot, one.incarnation))),
         reference=tuple(sources.reference),
-        recoveries=tuple(_recovery(claim, entries, sources.segments) for claim in _claims(entries)),
+        recoveries=tuple(_recovery(claim, sorted_out, sources.segments) for claim in _claims(entries)),
     )
 
 
@@ -122,12 +154,11 @@ def _claims(entries: Sequence[History]) -> list[History]:
     ]
 
 
-def _recovery(claim: History, entries: Sequence[History], segments: Sequence[Segment]) -> Recovery:
+def _recovery(claim: History, told: _Told, segments: Sequence[Segment]) -> Recovery:
     slot, incarnation = claim.slot or 0, claim.incarnation or 0
-    nodes = nodes_of(entries)
+    nodes = told.nodes
     gone = nodes.get((slot, incarnation - 1), "") if claim.instance in (None, NO_INSTANCE) else str(claim.instance)
-    lost = [entry for entry in entries if entry.instance == gone and entry.what != _K.CLAIMED]
-    new = [e for e in entries if (e.slot, e.incarnation) == (slot, incarnation) and e.what != _K.CLAIMED]
+    lost, new = told.of_instance.get(gone, []), told.of_node.get((slot, incarnation), [])
     before = [one for one in segments if one.slot == slot and one.incarnation < incarnation and one.points]
     after = next((one for one in segments if (one.slot, one.incarnation) == (slot, incarnation) and one.points), None)
     last = _last_of(before[-1], after) if before else None
@@ -145,7 +176,7 @@ def _recovery(claim: History, entries: Sequence[History], segments: Sequence[Seg
         stages=_stages(claim, sign_at=min(begin_at, last_at or begin_at), flushed_at=flushed_at, new=new),
         last_step=_step(lost, _K.FLUSHED) if last is None else last.step,
         resumed_step=_step(new, _K.SEALED, _K.PROMOTED) if after is None else after.points[0].step - 1,
-        remarks=_remarks(claim, entries, new),
+        remarks=_remarks(claim, told.answers, new),
     )
 
 
@@ -156,14 +187,10 @@ def _last_of(before: Segment, after: Segment | None) -> Point:
     return own[-1] if own else before.points[-1]
 
 
-def _remarks(claim: History, entries: Sequence[History], new: Sequence[History]) -> tuple[str, ...]:
+def _remarks(claim: History, answered: Sequence[History], new: Sequence[History]) -> tuple[str, ...]:
     """What EC2 answered until the slot was filled, and damaged checkpoints."""
     until_ms = next((entry.at_ms for entry in new if entry.what == _K.BOUND), None)
-    answers = [
-        entry.detail
-        for entry in entries
-        if entry.what == _K.LAUNCH_ANSWERED and until_ms is not None and claim.at_ms <= entry.at_ms <= until_ms
-    ]
+    answers = [entry.detail for entry in answered if until_ms is not None and claim.at_ms <= entry.at_ms <= until_ms]
     return (*answers, *(entry.detail for entry in new if entry.what == _K.QUARANTINED and entry.detail))
 
 

@@ -136,7 +136,7 @@ def test_every_drawing_is_told_in_words() -> None:
     reader = read(story())
     ids = {attributes["id"] for _, attributes in reader.tags if "id" in attributes}
     drawings = [attributes for name, attributes in reader.tags if name == "svg" and attributes.get("role") == "img"]
-    assert len(drawings) == 2 + len(story().recoveries)
+    assert len(drawings) == 3 + len(story().recoveries)  # timeline, curve, all stages, and one for each
     assert all(set((drawing["aria-labelledby"] or "").split()) <= ids for drawing in drawings)
 
 
