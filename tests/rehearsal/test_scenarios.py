@@ -113,19 +113,19 @@ def test_an_upgrade_sends_the_new_document_and_launches_the_old_template(changes
 
 
 @pytest.mark.parametrize(
-    ("launches", "orders", "passed"),
+    ("asked", "orders", "passed"),
     [
-        ({"a": 1, "b": 1}, {"x": 1, "y": 1}, True),
-        ({"a": 2, "b": 1}, {"x": 1, "y": 1}, False),
-        ({"a": 1}, {"x": 1, "y": 1}, False),
-        ({"a": 1, "b": 1}, {"x": 2, "y": 1}, False),
-        ({"a": 1, "b": 1}, {"x": 1}, False),
+        ([burst.SLOTS], {"x": 1}, True),
+        ([1, burst.SLOTS - 1], {"x": 1, "y": 1}, True),
+        ([burst.SLOTS + 1], {"x": 1}, False),
+        ([1] * burst.SLOTS, {"x": 1}, False),
+        ([burst.SLOTS], {"x": 2}, False),
+        ([burst.SLOTS], {}, False),
+        ([], {"x": 1}, False),
     ],
 )
-def test_a_burst_is_one_launch_and_one_command_for_each_run(
-    launches: dict[str, int], orders: dict[str, int], passed: bool
-) -> None:
-    assert burst.one_each(launches=launches, orders=orders, runs=2).passed is passed
+def test_a_burst_is_few_launches_and_each_order_once(asked: list[int], orders: dict[str, int], passed: bool) -> None:
+    assert burst.few_of_each(asked=asked, orders=orders).passed is passed
 
 
 @pytest.mark.parametrize(
