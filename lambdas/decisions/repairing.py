@@ -219,7 +219,7 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
     node = node_in(facts, slot, instance)
     if node is not None and node.phase.is_final:
         return ()  # it said `done` or `failed` before it went
-    if _is_gone(facts, slot, instance):
+    if _is_gone(facts, slot, instance) or _has_left(node):
         return (claim_of(facts, slot, _loss_of(facts, slot, instance, Cause.DISAPPEARED)),)
     if instance in quiet:
         return (claim_of(facts, slot, _loss_of(facts, slot, instance, Cause.SILENCE)),)
@@ -251,6 +251,11 @@ def _is_gone(facts: Facts, slot: Slot, instance: str) -> bool:
     sealed_at = None if facts.sealed is None else facts.sealed.sealed_at
     known_since = slot.successor_bound_at if slot.successor_instance == instance else sealed_at
     return known_since is None or facts.now - known_since > limits.UNKNOWN_TO_EC2_GRACE_S
+
+
+def _has_left(node: Node | None) -> bool:
+    """It has flushed and trains no more: for a notice that no event told us of, or for a pause that was taken back."""
+    return node is not None and node.phase is NodePhase.DRAINING and node.flush is not None and node.flush.is_final
 
 
 def _never_joined(facts: Facts, slot: Slot, node: Node | None) -> bool:

@@ -46,6 +46,31 @@ def test_a_silent_node_is_replaced_within_two_minutes_and_left_to_the_orphan_rul
     assert world.slot(number=1).successor_instance is None
 
 
+def test_a_node_that_has_flushed_and_drains_is_replaced_though_no_event_told_why() -> None:
+    world = World()
+    leaver, other = world.started(slots=2)
+    world.beat_all()
+    world.beat("mini", leaver, NodePhase.FLUSHING, flush=FlushOutcome.PENDING)
+    minutes(world, 1, beating=(other,))
+    assert world.slot().successor_instance is None
+    world.flushed("mini", leaver, step=7)
+    minutes(world, 1, beating=(other,))
+    assert (world.slot().incarnation, world.slot().cause) == (2, Cause.DISAPPEARED)
+    assert world.slot().successor_instance not in (None, NO_INSTANCE)
+    assert world.ec2.terminated == []
+
+
+def test_a_run_that_is_resumed_before_its_nodes_have_ended_is_filled_again() -> None:
+    world = World()
+    (first,) = world.started()
+    world.commit("mini", 7)
+    world.pause("mini")
+    world.flushed("mini", first, step=7)
+    world.stores.heads.move(world.head(), RunStatus.ACTIVE, now=int(world.clock()))
+    minutes(world, 2)
+    assert world.slot().successor_instance not in (None, NO_INSTANCE, first)
+
+
 def test_silence_counts_only_after_the_first_beat() -> None:
     world = World()
     world.started()
