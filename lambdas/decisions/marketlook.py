@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lambdas.decisions.actions import Action, LookAtMarket
 from lambdas.decisions.facts import Facts
 from spotproof.contract.limits import MARKET_LOOK_S
 from spotproof.contract.states import Market
+
+
+SCORED_TYPES: Final = 3  # with fewer types EC2 answers a low score whatever the market is like (AWS_FACTS 2.6)
 
 
 def due(facts: Facts) -> tuple[Action, ...]:
@@ -25,7 +30,7 @@ def due(facts: Facts) -> tuple[Action, ...]:
             region=facts.region,
             types=tuple(sorted(types)),
             zones=tuple(zones),
-            nodes=spec.slots if spec.pools.placement_scores else 0,
+            nodes=spec.slots if spec.pools.placement_scores and len(types) >= SCORED_TYPES else 0,
         ),
     )
 

@@ -31,6 +31,7 @@ def attacks(estate: Estate) -> Iterator[Attempt]:
     yield from _repair_deletes(estate)
     yield from _only_repair(estate)
     yield from _sweep(estate)
+    yield from _guard(estate)
 
 
 def launched(estate: Estate) -> dict[str, str]:
@@ -231,3 +232,18 @@ def _sweep(estate: Estate) -> Iterator[Attempt]:
     yield send.to("launch", action="ec2:CreateFleet", resource=estate.template)
     tick = Allowed(actor=SCHEDULE, request=Request(action="lambda:InvokeFunction", resource=estate.functions[actor]))
     yield tick.to("call the other functions", resource=estate.functions[Function.REPAIR.value])
+
+
+def _guard(estate: Estate) -> Iterator[Attempt]:
+    """The guard reads the sweep's index; what refuses a destruction must not be able to help with one."""
+    actor = Function.GUARD.value
+    query = item(actor, "dynamodb:Query", estate.table, keys.live_partition(0))
+    yield query.where("read runs", leading(keys.run_partition(RUN)))
+    yield query.to("read another table", resource=other_table(estate))
+    for verb in (*WRITES, "dynamodb:DeleteItem", "dynamodb:DeleteTable"):
+        yield query.to(f"call {verb}", action=verb)
+    for verb in ("DeleteStack", "UpdateStack"):
+        stack = estate.world.arn("cloudformation", "stack/spotproof/1")
+        yield query.to(f"call {verb}", action=f"cloudformation:{verb}", resource=stack)
+    yield query.to("forge notices", action="sqs:SendMessage", resource=estate.queues[Function.INTERRUPTION.value])
+    yield query.to("empty the bucket", action="s3:DeleteObject", resource=f"{estate.bucket}/{s3keys.RUNS}{RUN}/a")

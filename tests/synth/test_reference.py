@@ -24,6 +24,8 @@ CALLS = (
     Call(service="ec2", operation="CreateFleet", params=fleet()),
     Call(service="ec2", operation="TerminateInstances", params={"InstanceIds": ["i-1"]}, seen=ENDS),
     Call(service="ec2", operation="DescribeInstances", params={}),
+    Call(service="ec2", operation="DescribeSpotPriceHistory", params={}),
+    Call(service="ec2", operation="GetSpotPlacementScores", params={}),
     Call(service="ssm", operation="SendCommand", params={"DocumentName": "d", "DocumentVersion": "1"}, seen=ENDS),
     Call(service="dynamodb", operation="GetItem", params=KEYED),
     Call(service="dynamodb", operation="UpdateItem", params=KEYED),
