@@ -48,22 +48,25 @@ class Effects:
     errands: Errands = field(default_factory=AtOnce)
 
 
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """What one invocation has told and entered. The notes are written when its work is done: no claim and no launch
+    waits for the timeline. A handler that dies before loses the notes of its batch, and nothing else."""
+
+    notes: list[tuple[History, str]] = field(default_factory=list)  # entries of timelines, each with its id
+    entered: set[str] = field(default_factory=set)  # instances: a launch that is settled in two steps enters them once
+
+
 class Apply:
-    """Performs the actions of one decision. `now_ms` is the moment at which it was made.
+    """Performs the actions of one decision. `now_ms` is the moment at which it was made."""
 
-    What is told goes into `notes`, for whoever made this to write when the work is done: no claim and no launch waits
-    for the timeline. A handler that dies before loses the notes of its batch, and nothing else.
-    """
-
-    def __init__(
-        self, effects: Effects, log: Log, *, now_ms: int, notes: list[tuple[History, str]] | None = None
-    ) -> None:
+    def __init__(self, effects: Effects, log: Log, *, now_ms: int, journal: Journal) -> None:
         self._effects = effects
         self._stores = effects.stores
         self._log = log
         self._now_ms = now_ms
         self._now = now_ms // 1000
-        self.notes = [] if notes is None else notes  # entries of timelines, each with its id
+        self._journal = journal
         self.troubles: list[StoreError] = []  # what failed and may be said after everything else is done
 
     def perform(self, actions: Sequence[a.Action]) -> None:
@@ -259,7 +262,9 @@ class Apply:
         self._stores.launches.amend(action.launch, action.instances)
 
     def enter_member(self, action: a.EnterMember) -> None:
-        self._stores.members.put(action.member)
+        if action.member.instance not in self._journal.entered:
+            self._stores.members.put(action.member)
+            self._journal.entered.add(action.member.instance)
 
     def give_up_launch(self, action: a.GiveUpLaunch) -> None:
         self._stores.launches.release(action.launch)
@@ -328,7 +333,7 @@ class Apply:
             step=action.step,
             detail=action.detail,
         )
-        self.notes.append((entry, f"{action.what.value}-{action.entry}" if action.entry else ""))
+        self._journal.notes.append((entry, f"{action.what.value}-{action.entry}" if action.entry else ""))
 
     def notify(self, action: a.Notify) -> None:
         code = self._effects.notices.say(action.subject, action.text)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger
 
 from lambdas import intake, signals
-from lambdas.apply import Apply, Effects
+from lambdas.apply import Apply, Effects, Journal
 from lambdas.decisions import bursts, launching, losses, repairing, sorting
 from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun
 from lambdas.decisions.facts import Facts, Loss, Machine
@@ -35,7 +35,6 @@ from lambdas.effects.ssm import PATIENCE, Commands
 from lambdas.effects.stores import stores_of
 from lambdas.facts import Reader
 from spotproof.contract import limits, names
-from spotproof.contract.items import History
 from spotproof.contract.messages import Ignored, Message, Repair
 from spotproof.contract.metrics import Metric
 from spotproof.contract.settings import ControlSettings
@@ -76,7 +75,7 @@ class Control:
         self._meter = parts.effects.meter
         self._log = parts.log
         self._troubles: list[StoreError] = []
-        self._notes: list[tuple[History, str]] = []
+        self._journal = Journal()
 
     # ---------------------------------------------------------------------------------------------- messages
     def handle(self, bodies: Mapping[str, str], *, until: float) -> dict[str, Exception]:
@@ -112,11 +111,11 @@ class Control:
 
     def _write_notes(self) -> None:
         """Best effort: what is told is behind us, and a message that came again would not tell it again."""
-        notes, self._notes = self._notes, []
+        journal, self._journal = self._journal, Journal()
         try:
-            self._stores.many.tell(notes)
+            self._stores.many.tell(journal.notes)
         except StoreError as error:
-            self._log.error("timeline not written", extra={"entries": len(notes), "why": str(error)})
+            self._log.error("timeline not written", extra={"entries": len(journal.notes), "why": str(error)})
 
     def _worked(self, works: Sequence[Work], *, crowded: bool, until: float) -> dict[str, Exception]:
         """Every run hears of its notices before any run's launch takes its seconds."""
@@ -317,7 +316,7 @@ class Control:
 
     def _apply(self, actions: Sequence[Action]) -> None:
         now_ms = int(self._parts.clock() * 1000)
-        apply = Apply(self._parts.effects, self._log, now_ms=now_ms, notes=self._notes)
+        apply = Apply(self._parts.effects, self._log, now_ms=now_ms, journal=self._journal)
         try:
             apply.perform(actions)
         finally:

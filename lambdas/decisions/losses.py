@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from lambdas.decisions import bursts
 from lambdas.decisions.actions import (
     Action,
     Claim,
@@ -227,14 +228,15 @@ def _flush(facts: Facts, lost: Sequence[_Lost]) -> tuple[Action, ...]:
         and one.loss.deadline_at > facts.now
         and (one.place is Place.HOLDER or (one.place is Place.CLAIMED and _may_save(facts, one, standing)))
     ]
-    if not leaving:
+    deadline_at = min((one.loss.deadline_at or 0 for one in leaving), default=0)
+    if not leaving or bursts.holds_order(facts, deadline_at=deadline_at):
         return ()
     return order_flush(
         facts,
         kind=NoticeKind.MAINTENANCE if leaving[0].loss.cause is Cause.USER else NoticeKind.INTERRUPTION,
         cause=leaving[0].loss.cause,
         leavers=frozenset(one.slot.slot for one in leaving),
-        deadline_at=min(one.loss.deadline_at or 0 for one in leaving),
+        deadline_at=deadline_at,
     )
 
 

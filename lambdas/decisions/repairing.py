@@ -204,7 +204,8 @@ def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
 def _lifted(facts: Facts, slot: Slot) -> tuple[Action, ...]:
     """The holder whose successor waits for its deadline has ended, and no event told."""
     holder = facts.machine(slot.holder_instance or NO_INSTANCE)
-    lift = lift_of(facts, slot) if holder is not None and holder.state in FLUSHES_NO_MORE else None
+    has_ended = holder is not None and holder.state in FLUSHES_NO_MORE and not slot.waits_for_notice
+    lift = lift_of(facts, slot) if has_ended else None
     return () if lift is None else (lift,)
 
 

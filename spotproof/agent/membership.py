@@ -197,7 +197,7 @@ class Joiner:
         members = Members(self.table)
         while self.now() < until:
             member = self.patiently(lambda: members.read(instance))
-            if member is not None:
+            if member is not None and member.ended_at is None:  # one that was let go may be given another place
                 return member
             self._pause()
         raise Missing(

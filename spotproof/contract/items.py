@@ -239,6 +239,7 @@ class Join:
     beats: int = 0  # rises with each beat: others watch the change, not the clock
     left: bool = False  # gone on purpose; a launcher that is started again may come back
     gone: bool = False  # its node goes away: it never comes back
+    staged: tuple[str, ...] = ()  # `generation:step:rank:world` of parts that are whole on this node's disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

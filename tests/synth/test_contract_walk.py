@@ -17,7 +17,7 @@ from spotproof.contract import names, orders
 from spotproof.contract.events import EVENTS, EventKind, EventRow, Queue
 from spotproof.contract.messages import Ignored
 from spotproof.contract.names import FUNCTIONS, Function, FunctionRow
-from spotproof.contract.parse import parse_fully
+from spotproof.contract.parse import parse
 from spotproof.contract.settings import ControlSettings, variable
 from tests.architecture.tree import ROOT
 from tests.synth.template import Assembly, text
@@ -97,7 +97,7 @@ def test_a_rows_golden_events_match_its_rule_and_parse_to_its_message(assembly: 
             event["detail"]["document-name"] = "ours"
             pattern = {**pattern, "detail": {"document-name": ["ours"]}}
         assert matches(pattern, event), event["detail-type"]
-        assert not isinstance(parse_fully(event, row, received_at=0), Ignored)
+        assert not isinstance(parse(event, received_at=0), Ignored)
 
 
 @by_kind
