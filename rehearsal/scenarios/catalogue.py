@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from rehearsal.scenarios import agent_alone, burst, killed_lambda, surplus, table_outage, upgrade
+from rehearsal.scenarios import (
+    adoption,
+    agent_alone,
+    burst,
+    fallback,
+    killed_lambda,
+    rebalance_storm,
+    surplus,
+    table_outage,
+    upgrade,
+)
 from rehearsal.scenarios.scenario import Scenario
 
 ALL: Final[tuple[Scenario, ...]] = (
     burst.SCENARIO,
+    fallback.SCENARIO,
     killed_lambda.SCENARIO,
     agent_alone.SCENARIO,
+    rebalance_storm.SCENARIO,
     surplus.SCENARIO,
-    table_outage.SCENARIO,
+    adoption.SCENARIO,
     upgrade.SCENARIO,
+    table_outage.SCENARIO,
 )
 
 

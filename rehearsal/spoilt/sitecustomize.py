@@ -1,4 +1,4 @@
-"""Python runs this at the start of every process of a sabotaged container. It breaks one thing in the product.
+"""Python runs this at the start of every process of a sabotaged container or function. It breaks one thing.
 
 `REHEARSAL_SPOILS` names it. A module is patched right after the product itself has imported it, so that a process that
 never uses it pays nothing and behaves as ever.
@@ -6,6 +6,7 @@ never uses it pays nothing and behaves as ever.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import os
@@ -46,11 +47,33 @@ def _no_metadata(module: Any) -> None:
     module.Imds.poll = lambda _: []
 
 
+def _no_failback(module: Any) -> None:
+    module.due = lambda *_: ()
+
+
+def _no_breaker(module: Any) -> None:
+    module.Storms.spend = lambda *_, **__: 1
+
+
+def _believes_events(module: Any) -> None:
+    """Whoever an event names has opted in, whatever EC2 says of its tags."""
+    described = module.Machines.described
+
+    def believed(self: Any, instances: Sequence[str]) -> tuple[Any, ...]:
+        found = described(self, instances)
+        return tuple(one if one.run else dataclasses.replace(one, run="rehearsal", stack="spotproof") for one in found)
+
+    module.Machines.described = believed
+
+
 PATCHES: dict[str, dict[str, Patch]] = {
     "digest-check": {"spotproof.store.s3": _no_digest_check},
     "join-barrier": {"spotproof.agent.membership": _no_join_barrier},
     "generation": {"spotproof.agent.loop": _never_superseded, "spotproof.agent.heartbeat": _deaf_heart},
     "metadata-poll": {"spotproof.agent.imds": _no_metadata},
+    "failback": {"lambdas.decisions.failback": _no_failback},
+    "storm-breaker": {"spotproof.store.storms": _no_breaker},
+    "opt-in": {"lambdas.effects.machines": _believes_events},
     "rng": {"spotproof.checkpoint.restore": _no_rng},
 }
 

@@ -19,6 +19,9 @@ REPLACED = [
     ("spotproof.agent.loop", "is_superseded"),
     ("spotproof.agent.heartbeat", "Heart"),
     ("spotproof.agent.imds", "Imds"),
+    ("lambdas.decisions.failback", "due"),
+    ("spotproof.store.storms", "Storms"),
+    ("lambdas.effects.machines", "Machines"),
     ("spotproof.checkpoint.restore", "_restore_rng"),
 ]
 
