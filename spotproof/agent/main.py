@@ -28,20 +28,22 @@ from spotproof.agent.situation import Situation
 from spotproof.agent.threads import END_WITHIN_S, Mailbox, Repeating
 from spotproof.agent.together import departing
 from spotproof.agent.trainers import FetchedAgain, Trainers
-from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
+from spotproof.checkpoint.fetch import Fetched, Fetcher
 from spotproof.checkpoint.jobs import Begin
 from spotproof.checkpoint.localcopy import LocalCopies
 from spotproof.contract import ids, s3keys
 from spotproof.contract.limits import HEAD_POLL_S, IMDS_POLL_S
 from spotproof.contract.runspec import Budgets, CheckpointPolicy, Pools, RunSpec
 from spotproof.contract.settings import LocalSettings, NodeSettings, RendezvousSettings, variable
-from spotproof.errors import BadSettings, StoreError
+from spotproof.errors import BadSettings, Damaged, StoreError
+from spotproof.rendezvous.staged import say_staged
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.head import Heads
 from spotproof.store.members import Memberships
 from spotproof.store.nodes import Nodes
 from spotproof.store.objects import Objects
 from spotproof.store.pointer import Pointers
+from spotproof.store.starts import StagedCopy, Stores
 from spotproof.store.table import Table
 
 TABLE_FILE: Final = "table.sqlite"
@@ -119,6 +121,7 @@ def run_on(ground: Ground, environ: Mapping[str, str], stack: ExitStack) -> int:
             fetch=stack.enter_context(again),
             fetch_part=stack.enter_context(parts),
             on_damaged=lambda _: _choose_again(ground, situation),
+            on_staged=lambda: _say_staged(ground),
         ),
         launching=Launching(situation=situation, on_person=leaving.hear, rendezvous=ground.rendezvous),
         leaving=leaving,
@@ -231,6 +234,17 @@ def fetching_parts(fetcher: Fetcher, *, joiner: Joiner, mailbox: Mailbox) -> Ite
     finally:
         for thread in threads:
             thread.join(END_WITHIN_S)
+
+
+def _say_staged(ground: Ground) -> None:
+    """Tell this node's launcher what is whole on this disk. Best effort: without it the run goes on from a commit."""
+    found = []
+    for copy in LocalCopies(ground.scratch_dir, ground.run).find():
+        with suppress(Damaged):
+            part = copy.part()
+            found.append(StagedCopy(generation=part.generation, step=part.step, rank=part.rank, world=part.world))
+    with suppress(OSError):
+        say_staged(ground.runtime_dir, found)
 
 
 def _choose_again(ground: Ground, situation: Situation) -> None:

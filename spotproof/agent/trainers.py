@@ -56,6 +56,7 @@ class Trainers:
     fetch: Callable[[], None]
     fetch_part: Callable[[Wanted], None] = field(default=lambda _: None)
     on_damaged: Callable[[str], None] = field(default=lambda _: None)
+    on_staged: Callable[[], None] = field(default=lambda: None)
     _waiting: list[Peer] = field(default_factory=list)  # want the image, it is not there yet
     _is_fetching: bool = False
     _has_used_start: bool = False
@@ -220,6 +221,8 @@ class Trainers:
                     now.log(problem)
                 else:
                     saves.staged_step = max(saves.staged_step, step)
+                    if now.is_together:
+                        self.on_staged()
             case Done(is_committed=True):
                 order = max((saves.committed_generation, saves.committed_step), (report.generation, report.step))
                 saves.committed_generation, saves.committed_step = order

@@ -16,33 +16,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from spotproof.checkpoint.arena import sealed_memory
-from spotproof.plan.candidates import Candidate, Facts, Order, Ranked, Source, rank
 from spotproof.checkpoint.chunks import digest, placed
-from spotproof.checkpoint.commit import assemble, part_keys, put_manifest
+from spotproof.checkpoint.commit import assemble, put_manifest
 from spotproof.checkpoint.localcopy import LocalCopies, Staged
 from spotproof.contract import layout, s3keys
 from spotproof.contract.items import PointerItem, Quarantine
 from spotproof.contract.manifest import Chunk, File, Manifest, Part, decode_manifest, decode_part
 from spotproof.errors import BadManifest, Damaged, MismatchedState, Missing, NoLoadableCheckpoint
-from spotproof.store.checkpoints import Checkpoints
-from spotproof.store.members import Memberships
-from spotproof.store.objects import Objects
-from spotproof.store.pointer import Pointers
+from spotproof.plan.candidates import Candidate, Order, Ranked, Source
+from spotproof.store.starts import Stores, ranked
 
 ReadChunk = Callable[[Chunk], bytes]
 """The chunk's bytes, which have its digest. Raises Damaged or Missing."""
 
 _REASON_CHARACTERS = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stores:
-    """The stores that a choice reads."""
-
-    objects: Objects
-    checkpoints: Checkpoints
-    pointers: Pointers
-    memberships: Memberships
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +125,7 @@ class Fetcher:
         """
         began_at = time.monotonic()
         pointer = self._stores.pointers.read(self._run)
-        candidate = Candidate(order=order, source=Source.MANIFEST if is_committed else Source.STAGED)
+        candidate = Candidate(order=order, source=Source.MANIFEST if is_committed else Source.PARTS)
         try:
             if is_committed:
                 described = self._of_rank(candidate, pointer, rank)
@@ -210,28 +197,7 @@ class Fetcher:
         return (None if best is None else best.order) == (None if fetched is None else fetched.order)
 
     def _rank_all(self, pointer: PointerItem | None) -> Ranked:
-        """Read everything that the choice depends on, then choose."""
-        manifests, parts = self._listed()
-        staged = self._staged()
-        generations = {order[0] for order in manifests | parts | staged}
-        if pointer is not None:
-            generations.add(pointer.generation)
-        sealed = {g + 1: self._stores.memberships.generation(self._run, g + 1) for g in sorted(generations)}
-        starts = {
-            number: None if one.start_generation is None else (one.start_generation, one.start_step or 0)
-            for number, one in sealed.items()
-            if one is not None
-        }
-        return rank(
-            Facts(
-                manifests=manifests,
-                parts=parts,
-                staged=staged,
-                pointer=None if pointer is None else (pointer.generation, pointer.step),
-                quarantined=self._stores.checkpoints.quarantined(self._run),
-                starts=starts,
-            )
-        )
+        return ranked(self._stores, self._run, pointer, self._staged())
 
     def _staged(self) -> set[Order]:
         """Local copies of generations that this run has sealed; others are of an earlier run of the same name.
@@ -246,19 +212,6 @@ class Fetcher:
             ranks.setdefault(copy.order, set()).add(copy.rank)
         mine = [copy for copy in copies if copy.rank == self._rank and copy.generation <= sealed]
         return {copy.order for copy in mine if is_everyone_in(copy, ranks[copy.order])}
-
-    def _listed(self) -> tuple[set[Order], set[Order]]:
-        """(checkpoints with a manifest, checkpoints without one whose parts are all there)."""
-        keys = {entry.key for entry in self._stores.objects.list(s3keys.checkpoints_prefix(self._run))}
-        manifests = {s3keys.order_of_manifest(key) for key in keys if s3keys.is_manifest(key)}
-        firsts = {order: key for key in keys if (order := s3keys.order_of_first_part(key)) and order not in manifests}
-        return manifests, {order for order, key in firsts.items() if self._is_whole(key, keys)}
-
-    def _is_whole(self, first_part: str, keys: set[str]) -> bool:
-        try:
-            return part_keys(decode_part(self._stores.objects.read(first_part))) <= keys
-        except (BadManifest, Damaged, Missing):
-            return False
 
     def _describe(self, candidate: Candidate, pointer: PointerItem | None) -> _Described:
         if candidate.source is Source.STAGED:

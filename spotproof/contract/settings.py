@@ -138,3 +138,4 @@ class RendezvousSettings(_Environment):
     slot: int = -1
     incarnation: int = 0
     address: str = ""  # empty: --local-addr, else the address of the default route
+    runtime_dir: str = ""  # where this node's agent says what is on its disk

@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,28 +29,44 @@ from spotproof.errors import BadSettings, StoreError, Superseded
 from spotproof.rendezvous.decide import Seat, Size
 from spotproof.rendezvous.joining import Joining
 from spotproof.rendezvous.meeting import Meeting
+from spotproof.rendezvous.staged import staged_in
 from spotproof.store.clients import Clients
 from spotproof.store.dynamo import DynamoTable
+from spotproof.store.folder import FolderObjects
 from spotproof.store.joins import Joins
 from spotproof.store.local import LocalTable
+from spotproof.store.objects import Objects
+from spotproof.store.s3 import S3Objects
 from spotproof.store.table import Table
 
 __all__ = ["Handler", "create"]
 
 BACKEND: Final = "spotproof"
 TABLE_FILE: Final = "table.sqlite"
+OBJECTS_DIR: Final = "objects"
 
 
 class Handler(RendezvousHandler):
     """See the module. `address` is where the others reach this node; `timeout_s` 0: wait for ever."""
 
-    def __init__(self, *, table: Table, run: str, seat: Seat, size: Size, address: str, timeout_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        table: Table,
+        run: str,
+        seat: Seat,
+        size: Size,
+        address: str,
+        timeout_s: float = 0.0,
+        objects: Objects | None = None,
+        staged: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
         self._table = table
         self._run = run
         self._seat = seat
         self._timeout_s = timeout_s
         self._give_up_at = float("inf")
-        joining = Joining(table=table, run=run, seat=seat, size=size, pause=self._pause)
+        joining = Joining(table=table, run=run, seat=seat, size=size, pause=self._pause, objects=objects, staged=staged)
         self._meeting = Meeting(joining, address=address)
 
     def get_backend(self) -> str:
@@ -122,6 +139,8 @@ def create(parameters: RendezvousParameters) -> Handler:
         size=Size(smallest=parameters.min_nodes, largest=parameters.max_nodes, last_call_s=last_call_s),
         address=settings.address or parameters.local_addr or _own_address(),
         timeout_s=float(parameters.get("join_timeout", 0)),
+        objects=_objects(settings),
+        staged=lambda: staged_in(Path(settings.runtime_dir)) if settings.runtime_dir else (),
     )
 
 
@@ -136,6 +155,15 @@ def _table(settings: RendezvousSettings) -> Table:
         "--rdzv-backend spotproof finds neither SPOTPROOF_TABLE nor SPOTPROOF_LOCAL_DIR",
         next_step="start torchrun with `spotproof run`, or set one of them",
     )
+
+
+def _objects(settings: RendezvousSettings) -> Objects | None:
+    """The bucket, where the settings name it; without it the seal begins with what the pointer names."""
+    if settings.table and settings.bucket:
+        return S3Objects(Clients(region=settings.region).s3, settings.bucket)
+    if settings.local_dir and not settings.table:
+        return FolderObjects(Path(settings.local_dir) / OBJECTS_DIR)
+    return None
 
 
 def _own_address() -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -42,9 +42,12 @@ from spotproof.rendezvous.decide import (
     seating,
 )
 from spotproof.rendezvous.silence import Silence
+from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.joins import Joins
 from spotproof.store.members import Memberships
+from spotproof.store.objects import Objects
 from spotproof.store.pointer import Pointers
+from spotproof.store.starts import StagedCopy, Start, Stores, start_for
 from spotproof.store.table import Table
 
 __all__ = ["Entered", "Joining", "leave", "poll_s"]
@@ -93,6 +96,8 @@ class Joining:
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     chance: Callable[[], float] = random.random
+    objects: Objects | None = None  # with it the seal sees what is durable and not pointed at
+    staged: Callable[[], tuple[str, ...]] = tuple  # what is whole on this node's disk
     _ready_for: int = 0
     _endpoint: str = ""
     _sealed: Generation | None = None
@@ -169,6 +174,7 @@ class Joining:
                 incarnation=self.seat.incarnation,
                 ready_for=number,
                 endpoint=self._endpoint,
+                staged=self.staged(),
             )
         )
         self._ready_for, self._beat_at = number, self.clock()
@@ -222,10 +228,22 @@ class Joining:
 
     def _seal(self, number: int, members: tuple[Member, ...], here: tuple[Join, ...]) -> None:
         pointer = Pointers(self.table).read(self.run)
-        endpoints = {join.node: join.endpoint for join in here}
-        sealed = sealed_from(pointer, run=self.run, number=number, members=members, endpoint=endpoints[members[0].node])
+        by_node = {join.node: join for join in here}
+        seats = [by_node[member.node] for member in members]
+        start = pointed(pointer) if self.objects is None else self._start(self.objects, pointer, seats)
+        sealed = sealed_from(start, run=self.run, number=number, members=members, endpoint=seats[0].endpoint)
         with suppress(Lost):  # another sealer was first, or a commit came between: the next look sees which
             Memberships(self.table).seal(sealed, pointer=pointer)
+
+    def _start(self, objects: Objects, pointer: PointerItem | None, seats: Sequence[Join]) -> Start | None:
+        stores = Stores(
+            objects=objects,
+            checkpoints=Checkpoints(self.table),
+            pointers=Pointers(self.table),
+            memberships=Memberships(self.table),
+        )
+        parsed = [[StagedCopy.parse(text) for text in join.staged] for join in seats]
+        return start_for(stores, self.run, pointer, [[one for one in mine if one is not None] for mine in parsed])
 
     def _stand(self, generation: int) -> float:
         """A standby: parked for the next number. It looks after the members, since it gains by their loss."""
@@ -267,19 +285,30 @@ class Joining:
         return poll_s(self.size.largest, least_s=QUICK_POLL_S if is_quick else JOIN_POLL_S)
 
 
+def pointed(pointer: PointerItem | None) -> Start | None:
+    """The start where only the table is known: what the pointer names."""
+    if pointer is None:
+        return None
+    return Start(
+        order=(pointer.generation, pointer.step),
+        manifest_key=pointer.manifest_key,
+        manifest_digest=pointer.manifest_digest,
+    )
+
+
 def sealed_from(
-    pointer: PointerItem | None, *, run: str, number: int, members: tuple[Member, ...], endpoint: str
+    start: Start | None, *, run: str, number: int, members: tuple[Member, ...], endpoint: str
 ) -> Generation:
-    """The membership that starts from the newest committed checkpoint. `sealed_at` is for people."""
+    """The membership that begins with `start`. `sealed_at` is for people."""
     return Generation(
         run=run,
         generation=number,
         members=tuple(member.text() for member in members),
         sealed_at=int(time.time()),
-        start_generation=None if pointer is None else pointer.generation,
-        start_step=None if pointer is None else pointer.step,
-        start_manifest=None if pointer is None else pointer.manifest_key,
-        start_digest=None if pointer is None else pointer.manifest_digest,
+        start_generation=None if start is None else start.order[0],
+        start_step=None if start is None else start.order[1],
+        start_manifest=None if start is None else start.manifest_key or None,
+        start_digest=None if start is None else start.manifest_digest or None,
         endpoint=endpoint,
     )
 

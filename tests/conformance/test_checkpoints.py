@@ -12,7 +12,7 @@ import pytest
 
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.commit import Committer, make_part
-from spotproof.checkpoint.fetch import Fetcher, Stores
+from spotproof.checkpoint.fetch import Fetcher
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Upload
 from spotproof.checkpoint.uploads import Uploads
 from spotproof.contract import s3keys
@@ -24,6 +24,7 @@ from spotproof.store.local import LocalTable
 from spotproof.store.members import Memberships
 from spotproof.store.objects import Objects
 from spotproof.store.pointer import Pointers
+from spotproof.store.starts import Stores
 from spotproof.store.table import Table
 from tests.conformance.conftest import BUCKET, MOTO, SEAWEEDFS, TABLE_NAME
 from tests.fakes.checkpoints import bytes_of, content_of, image_of, layout_of, save_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spotproof.checkpoint.chunks import digest
 from spotproof.checkpoint.commit import Commit, Committer, Content, Save, make_part
-from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
+from spotproof.checkpoint.fetch import Fetched, Fetcher
 from spotproof.checkpoint.localcopy import LocalCopies
 from spotproof.contract import layout, s3keys
 from spotproof.contract.items import Generation
@@ -24,6 +24,7 @@ from spotproof.store.local import LocalTable
 from spotproof.store.members import Memberships
 from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, Objects, PutOutcome
 from spotproof.store.pointer import Pointers
+from spotproof.store.starts import Stores
 
 RUN = "r"
 CHUNK_BYTES = 1000

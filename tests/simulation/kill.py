@@ -47,7 +47,7 @@ from spotproof.checkpoint import jobs, uploads
 from spotproof.checkpoint import restore as restoring
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.channel import Channel
-from spotproof.checkpoint.fetch import Fetcher, Stores
+from spotproof.checkpoint.fetch import Fetcher
 from spotproof.checkpoint.state import capture
 from spotproof.checkpoint.uploader import Uploader, open_stores
 from spotproof.contract import layout
@@ -57,6 +57,7 @@ from spotproof.store.folder import FolderObjects
 from spotproof.store.local import LocalTable
 from spotproof.store.members import Memberships
 from spotproof.store.pointer import Pointers
+from spotproof.store.starts import Stores
 from tests.fakes.training import Training
 
 RUN = "kill"

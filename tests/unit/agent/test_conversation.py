@@ -23,7 +23,6 @@ from spotproof.agent.situation import Situation
 from spotproof.agent.threads import Mailbox
 from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.arena import sealed_memory
-from spotproof.plan.candidates import Source as Candidates
 from spotproof.checkpoint.channel import Channel, connect
 from spotproof.checkpoint.commit import Content, Save, make_part
 from spotproof.checkpoint.fetch import Fetched
@@ -54,6 +53,7 @@ from spotproof.contract.protocol import (
 from spotproof.contract.runspec import Budgets, Pools, RunSpec
 from spotproof.contract.states import FlushOutcome, NodePhase, NoticeKind, SaveKind
 from spotproof.errors import ArenaRefused, BadSettings, NoLoadableCheckpoint, Superseded, Unavailable
+from spotproof.plan.candidates import Source as Candidates
 
 NOW = 1_000_000.0
 SPEC = RunSpec(

@@ -14,7 +14,7 @@ from spotproof.agent.head import is_superseded
 from spotproof.agent.heartbeat import Place
 from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed, waiting_for
 from spotproof.checkpoint.commit import Committer, make_part
-from spotproof.checkpoint.fetch import Fetched, Fetcher, Stores
+from spotproof.checkpoint.fetch import Fetched, Fetcher
 from spotproof.contract import keys
 from spotproof.contract.items import (
     NEVER,
@@ -43,6 +43,7 @@ from spotproof.store.nodes import Nodes
 from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
 from spotproof.store.spec import Specs
+from spotproof.store.starts import Stores
 from spotproof.store.table import Delete, Put
 from tests.fakes.checkpoints import content_of, image_of, save_of
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from spotproof.plan.candidates import Source
 from spotproof.checkpoint.commit import make_part
 from spotproof.checkpoint.fetch import Fetched
 from spotproof.contract import keys, layout, s3keys
 from spotproof.contract.items import to_item
 from spotproof.contract.manifest import encode
 from spotproof.errors import Damaged, NoLoadableCheckpoint, Unavailable
+from spotproof.plan.candidates import Source
 from spotproof.store.objects import NO_DEADLINE
 from spotproof.store.table import Put
 from tests.fakes.checkpoints import RUN, Rig, bytes_of, content_of, image_of, layout_of, save_of

@@ -176,13 +176,24 @@ def test_MN_06_a_standby_waits_and_takes_the_place_of_a_silent_member(lab: Lab) 
 def test_leaving_takes_only_this_node_out_and_ends_the_generation_at_once(lab: Lab) -> None:
     ranks(lab.enter("a", "b", "c"))
     leave(lab.table, run=RUN, node="b")
-    leave(lab.table, run=RUN, node="stranger")
     newest = Memberships(lab.table).newest(RUN)
     assert newest is not None
     assert newest.bad == 1
     assert {join.node for join in Joins(lab.table).list(RUN) if join.left} == {"b"}
     leave(lab.table, run=RUN, node="b")
     assert len(ranks(lab.enter("a", "c", "d"))) == 3
+
+
+def test_a_node_that_left_for_good_never_parks_again_and_one_that_left_before_it_parked_never_does(lab: Lab) -> None:
+    ranks(lab.enter("a", "b", "c"))
+    leave(lab.table, run=RUN, node="b")
+    leave(lab.table, run=RUN, node="late")
+    newest = Memberships(lab.table).newest(RUN)
+    assert newest is not None
+    assert newest.bad == 1
+    for node, future in lab.enter("b", "late").items():
+        with pytest.raises(Superseded, match=f"{node} has left for good"):
+            future.result(LIMIT_S)
 
 
 def test_a_relaunch_under_the_same_run_id_works_after_everybody_left_or_died(lab: Lab) -> None:
