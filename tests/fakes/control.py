@@ -154,6 +154,7 @@ class World:
         slots: int = 1,
         types: tuple[str, ...] = ("g5.xlarge", "g6.xlarge"),
         market: MarketPolicy = MarketPolicy.SPOT,
+        pools: Pools | None = None,
         **fields: Any,
     ) -> RunSpec:
         """What `spotproof submit` writes: spec, empty slots, head, the sweep's entry due now."""
@@ -161,7 +162,7 @@ class World:
             run=run,
             image=IMAGE,
             command=("python", "train.py"),
-            pools=Pools(types=types, market=market),
+            pools=pools or Pools(types=types, market=market),
             slots=slots,
             placement=Placement(
                 template="lt-0a0a0a0a0a0a0a0a0",
