@@ -19,13 +19,13 @@ from lambdas.effects.machines import Machines
 from lambdas.effects.marketlook import look
 from lambdas.effects.meter import Meter
 from lambdas.effects.notify import Notices
-from lambdas.effects.quotes import Quotes
 from lambdas.effects.queue import RepairQueue
+from lambdas.effects.quotes import Quotes
 from lambdas.effects.ssm import Commands
 from lambdas.effects.stores import Stores
 from spotproof.contract.emf import family_of
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import History, Launch, from_item
+from spotproof.contract.items import History, Launch, Member, from_item
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import LaunchState
 from spotproof.errors import Lost, SpotproofError, StoreError
@@ -54,7 +54,7 @@ class Journal:
     waits for the timeline. A handler that dies before loses the notes of its batch, and nothing else."""
 
     notes: list[tuple[History, str]] = field(default_factory=list)  # entries of timelines, each with its id
-    entered: set[str] = field(default_factory=set)  # instances: a launch that is settled in two steps enters them once
+    entered: set[Member] = field(default_factory=set)  # a launch that is settled in two steps enters its instances once
 
 
 class Apply:
@@ -262,9 +262,9 @@ class Apply:
         self._stores.launches.amend(action.launch, action.instances)
 
     def enter_member(self, action: a.EnterMember) -> None:
-        if action.member.instance not in self._journal.entered:
+        if action.member not in self._journal.entered:
             self._stores.members.put(action.member)
-            self._journal.entered.add(action.member.instance)
+            self._journal.entered.add(action.member)
 
     def give_up_launch(self, action: a.GiveUpLaunch) -> None:
         self._stores.launches.release(action.launch)

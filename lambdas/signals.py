@@ -27,7 +27,7 @@ def of(work: Work, reader: Reader) -> Iterator[tuple[Read, Decide]]:
         numbers = [one.member.slot for one in work.dated]
         yield partial(_of, reader, numbers), lambda facts: health.decide(facts, work.dated)
     if work.opted_in:
-        machines = [one.machine for one in work.opted_in]
+        machines = list({one.machine.instance: one.machine for one in work.opted_in}.values())
         yield reader.of_adoption, lambda facts: adoption.decide(facts, machines)
     if work.booted:
         numbers = [one.member.slot for one in work.booted]

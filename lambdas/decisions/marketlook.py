@@ -9,7 +9,6 @@ from lambdas.decisions.facts import Facts
 from spotproof.contract.limits import MARKET_LOOK_S
 from spotproof.contract.states import Market
 
-
 SCORED_TYPES: Final = 3  # with fewer types EC2 answers a low score whatever the market is like (AWS_FACTS 2.6)
 
 
