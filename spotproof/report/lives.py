@@ -58,7 +58,7 @@ def lives(
     What has not ended at `end_at` is drawn up to there. A SEALED entry that names no node counts for every node.
     """
     places = {member.instance: f"{member.instance_type}, {member.zone}, {member.market}" for member in members}
-    bound = {entry.instance: entry.detail.replace("#", ", ") for entry in entries if entry.what == _K.BOUND}
+    bound = {entry.instance: _place(entry.detail) for entry in entries if entry.what == _K.BOUND}
     lines = []
     turned = _turned(entries)
     for (slot, incarnation), instance in sorted(nodes_of(entries).items()):
@@ -70,6 +70,11 @@ def lives(
             NodeLine(instance=instance, slot=slot, incarnation=incarnation, place=place, spans=spans, marks=seen)
         )
     return tuple(lines)
+
+
+def _place(detail: str) -> str:
+    """Where a node came from, of a BOUND entry's `type#zone#market[#usd]`."""
+    return ", ".join(detail.split("#")[:3])
 
 
 def _turned(entries: Sequence[History]) -> dict[str | None, list[_Turn]]:

@@ -37,6 +37,11 @@ class Histories:
         items = self._table.query(keys.history_partition(run), since=f"{since_ms:013d}", limit=limit)
         return tuple(from_item(History, item) for item in items)
 
+    def newest(self, run: str, *, limit: int) -> tuple[History, ...]:
+        """Return the newest `limit` entries, in order."""
+        items = self._table.query(keys.history_partition(run), limit=limit, newest_first=True)
+        return tuple(from_item(History, item) for item in reversed(items))
+
 
 def name_of(entry: History) -> str:
     """What tells entries of one millisecond apart by default: what happened, to which incarnation, on what."""
