@@ -18,6 +18,8 @@ _COMMANDS: Final = {
     "agent": ("spotproof.cli.agent", "Run the node's agent: the host service, or one for a local folder."),
     "submit": ("spotproof.cli.submit", "Write a run into a stack; its nodes are launched within a minute."),
     "status": ("spotproof.cli.status", "Show where a run is."),
+    "checkpoint": ("spotproof.cli.checkpoint", "List, verify, fetch, export and clear a run's checkpoints."),
+    "dlq": ("spotproof.cli.dlq", "Look at dead letters, send them back, or drop them."),
 }
 _A_PERSON_HAS_TO_ACT: Final = (ContractError, ArenaRefused, DiskFull)
 

@@ -13,6 +13,9 @@ from spotproof.errors import BadSettings, Missing
 from spotproof.store.awserrors import aws_failures, error_for
 from spotproof.store.clients import Clients
 from spotproof.store.dynamo import DynamoTable
+from spotproof.store.erase import Eraser, S3Eraser
+from spotproof.store.objects import Objects
+from spotproof.store.s3 import Checksum, S3Objects
 from spotproof.store.table import Table
 
 _NEEDED = (
@@ -31,10 +34,19 @@ class Stack:
     table: str
     region: str
     placement: Placement
+    bucket: str
+    queues: Mapping[str, str]  # URL by name; empty of a stack from before they were told
 
     def open_table(self) -> Table:
         """The stack's table."""
         return DynamoTable(Clients(region=self.region).dynamodb, self.table)
+
+    def open_bucket(self) -> tuple[Objects, Eraser]:
+        """The stack's bucket, and what deletes in it where the credentials may. Raises BadSettings: it tells none."""
+        if not self.bucket:
+            raise BadSettings("the stack does not tell its bucket", next_step="deploy it with this version")
+        client = Clients(region=self.region).s3
+        return S3Objects(client, self.bucket, checksum=Checksum.CRC32), S3Eraser(client, self.bucket)
 
 
 def stack_of(*, name: str | None, file: Path | None) -> Stack:
@@ -55,7 +67,14 @@ def stack_of(*, name: str | None, file: Path | None) -> Stack:
         template_version=outputs[names.OUTPUT_TEMPLATE_VERSION],
         subnets=subnets,
     )
-    return Stack(table=outputs[names.OUTPUT_TABLE], region=outputs[names.OUTPUT_REGION], placement=placement)
+    told = (one.partition("=") for one in outputs.get(names.OUTPUT_QUEUES, "").split(",") if one)
+    return Stack(
+        table=outputs[names.OUTPUT_TABLE],
+        bucket=outputs.get(names.OUTPUT_BUCKET, ""),
+        region=outputs[names.OUTPUT_REGION],
+        placement=placement,
+        queues={name: url for name, _, url in told},
+    )
 
 
 def _described(name: str) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from spotproof.errors import BadManifest
 
 RUNS: Final = "runs/"
 _MANIFEST = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/manifest\.json")
+_OF_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/[^/]+")
 _FIRST_PART = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/part-00000\.json")
 
 
@@ -53,6 +54,12 @@ def order_of_manifest(key: str) -> tuple[int, int]:
     if match is None:
         raise BadManifest(f"{key!r} is not the key of a manifest")
     return int(match[1]), int(match[2])
+
+
+def order_of(key: str) -> tuple[int, int] | None:
+    """(generation, step) of the checkpoint that `key` belongs to, part or manifest; None if it is of none."""
+    match = _OF_CHECKPOINT.fullmatch(key)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def order_of_first_part(key: str) -> tuple[int, int] | None:
