@@ -52,7 +52,7 @@ def of_pools(facts: Facts, launch: Launch) -> list[Action]:
         if pool is not None and verdict in OF_THE_POOL:
             seen, to = cooled(facts, pool, verdict)
             actions.append(CoolPool(seen=seen, to=to))
-    return actions + _quota_stops(facts, launch, verdicts)
+    return actions + _wider_stops(facts, launch, verdicts)
 
 
 def of_attempt(facts: Facts, launch: Launch) -> list[Action]:
@@ -111,12 +111,17 @@ def _is_planned(facts: Facts, launch: Launch) -> bool:
     return bool(slots) and all(is_failback(slot) for slot in slots)
 
 
-def _quota_stops(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> list[Action]:
-    """A spent quota stops every pool of its class in that market, not only the one that told."""
-    pools = [parse_pool(name) for name, verdict in verdicts.items() if verdict is Verdict.QUOTA]
-    classes = {(quota_class(pool[0]), pool[2]) for pool in pools if pool is not None}
-    stopped = [one for one in _requested(facts, launch) if (quota_class(one[0]), one[2]) in classes]
-    return [CoolPool(seen=seen, to=to) for seen, to in (cooled(facts, one, Verdict.QUOTA) for one in stopped)]
+def _wider_stops(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> list[Action]:
+    """A spent quota stops every pool of its class in that market, a policy every pool of the type that it forbids."""
+    named = [(parse_pool(name), verdict) for name, verdict in verdicts.items()]
+    classes = {(quota_class(pool[0]), pool[2]) for pool, verdict in named if pool and verdict is Verdict.QUOTA}
+    types = {(pool[0], pool[2]) for pool, verdict in named if pool and verdict is Verdict.DENIED}
+    stops = [
+        (pool, Verdict.QUOTA if (quota_class(pool[0]), pool[2]) in classes else Verdict.DENIED)
+        for pool in _requested(facts, launch)
+        if (quota_class(pool[0]), pool[2]) in classes or (pool[0], pool[2]) in types
+    ]
+    return [CoolPool(seen=seen, to=to) for seen, to in (cooled(facts, pool, verdict) for pool, verdict in stops)]
 
 
 def _requested(facts: Facts, launch: Launch) -> list[tuple[str, str, Market]]:

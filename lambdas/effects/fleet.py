@@ -13,6 +13,7 @@ from spotproof.store.awserrors import Failure, aws_failures, code_of, kind_of
 
 _MARKETS = {"spot": Market.SPOT, "on-demand": Market.ON_DEMAND, "capacity-block": Market.CAPACITY_BLOCK}
 _OUTCOME_UNKNOWN = frozenset({Failure.THROTTLE, Failure.CONFLICT, Failure.NETWORK, Failure.SKEW, Failure.CREDENTIALS})
+_REFUSED = frozenset({"AuthFailure"})  # EC2's word on the account, not on the age of our keys: no replay changes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Fleet:
         try:
             answer = self._client.create_fleet(ClientToken=token, **json.loads(request))
         except aws_failures() as failure:
-            if kind_of(failure) in _OUTCOME_UNKNOWN:
+            if kind_of(failure) in _OUTCOME_UNKNOWN and code_of(failure) not in _REFUSED:
                 raise Unavailable(
                     f"CreateFleet: {code_of(failure)}", next_step="nothing: the next sweep asks again"
                 ) from failure

@@ -11,7 +11,7 @@ import pytest
 
 from lambdas.decisions.request import token_of
 from spotproof.contract.items import NO_INSTANCE
-from spotproof.contract.runspec import MarketPolicy
+from spotproof.contract.runspec import MarketPolicy, Pools
 from spotproof.contract.states import Cause, RunStatus
 from tests.fakes.control import World, notice
 from tests.fakes.fuse import Fuse, FusedClient, FusedTable, Killed
@@ -193,6 +193,21 @@ def test_cap_10_no_maximum_price_is_ever_sent() -> None:
     assert "Price" not in json.dumps(request)
 
 
+@pytest.mark.parametrize("market", [MarketPolicy.SPOT, MarketPolicy.SPOT_THEN_ON_DEMAND])
+def test_cap_10_a_price_that_is_too_low_is_no_shortage_and_not_asked_again(market: MarketPolicy) -> None:
+    world = World()
+    world.submit(pools=Pools(types=("g5.12xlarge",), zones=("us-east-1a",), market=market))
+    ec2 = scripted(world, "fleet-price-low")
+    for _ in range(3):
+        world.tick()
+    asked = [one["TargetCapacitySpecification"]["DefaultTargetCapacityType"] for one in ec2.asked]
+    if market is MarketPolicy.SPOT:
+        assert (asked, world.head().status) == (["spot"], RunStatus.BLOCKED)
+        assert "price" in world.head().reason
+    else:
+        assert asked == ["spot", "on-demand"], "the run allows it"
+
+
 def test_cap_11_a_fleet_quota_waits_and_marks_no_pool() -> None:
     world = World()
     world.submit()
@@ -211,6 +226,16 @@ def test_cap_12_a_type_that_a_policy_forbids_is_dropped_and_the_others_go() -> N
     world.tick()
     assert world.member(str(world.slot().successor_instance)).instance_type == "g6.48xlarge"
     assert {pool.verdict for pool in world.stores.pools.list("us-east-1")} == {"denied"}
+
+
+def test_cap_12_the_type_is_left_out_of_the_next_request_in_every_zone() -> None:
+    world = World()
+    world.submit(types=("p5.48xlarge", "g6.48xlarge"))
+    ec2 = scripted(world, "fleet-scp")
+    world.tick()
+    assert {kind for kind, _ in ec2.pools(0)} == {"p5.48xlarge", "g6.48xlarge"}
+    assert {kind for kind, _ in ec2.pools(1)} == {"g6.48xlarge"}, "a policy forbids the type, wherever it is"
+    assert world.slot().successor_instance != NO_INSTANCE
 
 
 def test_cap_08_an_id_that_ec2_does_not_show_yet_is_kept_and_not_launched_again() -> None:
