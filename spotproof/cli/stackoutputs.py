@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotproof.contract import names
@@ -34,8 +34,8 @@ class Stack:
     table: str
     region: str
     placement: Placement
-    bucket: str
-    queues: Mapping[str, str]  # URL by name; empty of a stack from before they were told
+    bucket: str = ""
+    queues: Mapping[str, str] = field(default_factory=dict)  # URL by name; empty of a stack from before they were told
 
     def open_table(self) -> Table:
         """The stack's table."""
