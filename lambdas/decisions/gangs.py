@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lambdas.decisions.actions import Action
+from lambdas.decisions.actions import Action, Claim, Guarded, Tell, Terminate
 from lambdas.decisions.facts import Facts, occupant, pool_name
-from lambdas.decisions.moves import Move, claim_ahead, may_begin
+from lambdas.decisions.moves import Move, claim_ahead, is_ours, may_begin
+from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Slot
 from spotproof.contract.states import Cause
 
@@ -51,7 +52,31 @@ def move(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
         for slot in slots.values()
         if occupant(slot.holder_instance) is not None
     )
-    return tuple(claim_ahead(facts, slots[one.slot], one) for one in going if may_begin(slots[one.slot], one))
+    ahead = (claim_ahead(facts, slots[one.slot], one) for one in going if may_begin(slots[one.slot], one))
+    return (*ahead, *(_called_off(facts, slot) for slot in slots.values() if _came(slot)))
+
+
+def _came(slot: Slot) -> bool:
+    """Whether a lost node's successor has come and has not joined."""
+    return occupant(slot.successor_instance) is not None and not slot.waits_for_notice
+
+
+def _called_off(facts: Facts, slot: Slot) -> Guarded:
+    """A successor that came where its gang leaves: its place is claimed anew, and it is ended."""
+    instance = occupant(slot.successor_instance) or NO_INSTANCE
+    machine = facts.machine(instance)
+    claim = Claim(seen=slot, instance=instance, cause=Cause.CAPACITY, deadline_at=facts.now)
+    told = Tell(
+        run=facts.run,
+        what=HistoryKind.SURPLUS_ENDED,
+        slot=slot.slot,
+        incarnation=slot.successor_incarnation,
+        instance=instance,
+        cause=Cause.CAPACITY,
+        detail="the gang moves",
+    )
+    ends = (Terminate(instances=(instance,)),) if machine is not None and is_ours(facts, machine) else ()
+    return Guarded(first=claim, then=(*ends, told))
 
 
 def _is_moving(slot: Slot) -> bool:
