@@ -10,6 +10,7 @@ pools:
   market: spot                          # spot | on-demand | spot-then-on-demand
 checkpoint: {every_s: 180}
 budgets: {recoveries: 25}
+signals: {prewarm: false, moves: true}  # what follows from advice and planned maintenance
 """
 
 from __future__ import annotations

@@ -72,6 +72,11 @@ def test_everything_that_a_person_can_write_reads_back_equal() -> None:
         budgets__node_faults=2,
         budgets__dollars=100,
         budgets__wall_clock_s=3600,
+        signals__prewarm=True,
+        signals__prewarm_keep_s=600,
+        signals__storm_after=3,
+        signals__moves=False,
+        signals__move_lead_s=1200,
         placement={"template": "lt-1", "template_version": "3", "subnets": ["subnet-1=us-east-1a"]},
     )
     spec = parse(document)
@@ -163,6 +168,13 @@ def test_the_example_in_the_docstring_is_one() -> None:
         ("budgets.dollars", -1),
         ("budgets.dollars", 5),  # without a price nothing can be counted
         ("budgets.wall_clock_s", -1),
+        ("signals", True),
+        ("signals.prewarm", 1),
+        ("signals.prewarm_keep_s", 0),
+        ("signals.storm_after", 0),
+        ("signals.storm_after", True),
+        ("signals.moves", "no"),
+        ("signals.move_lead_s", -1),
         ("placement", ["lt-1"]),
     ],
 )
