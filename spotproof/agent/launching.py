@@ -19,7 +19,7 @@ from spotproof.contract.limits import FIRST_HEARTBEAT_S, LAST_COMMIT_WAIT_S
 from spotproof.contract.protocol import Exited, Go, Notice, Role
 from spotproof.contract.runspec import RunSpec
 from spotproof.contract.settings import RendezvousSettings
-from spotproof.contract.states import NodePhase
+from spotproof.contract.states import NodePhase, NoticeKind
 from spotproof.errors import ContractError, ProtocolError
 from spotproof.rendezvous.launch import torchrun_environment
 
@@ -53,6 +53,7 @@ class Launching:
     _lonely_since: float | None = None
     _spoken_at: float = 0.0
     _killed_at: float | None = None
+    _is_stopped: bool = False
 
     def go(self) -> None:
         """Start every command that waits, if its turn has come; a node without a place says so and ends."""
@@ -132,6 +133,12 @@ class Launching:
         if self._is_told(word):
             self.ended = word
 
+    def stop_hopeless(self) -> None:
+        """End a command that begins again and again by itself."""
+        if self.situation.training.is_hopeless and not self._is_stopped:
+            self._is_stopped = True
+            self.situation.tell_all(Role.LAUNCHER, _stop(self.situation.now()))
+
     def stop_trainers(self) -> None:
         """End the trainers of a superseded node: SIGTERM, and SIGKILL 5 s later for those that are still there."""
         now = self.situation
@@ -207,7 +214,10 @@ class Launching:
         return Go(command=spec.command, environment=(*added, *spec.environment), waits_to_be_stopped=True)
 
     def _count_failure(self, code: int) -> None:
-        training, saves = self.situation.training, self.situation.saves
+        training, saves, spec = self.situation.training, self.situation.saves, self.situation.spec
+        if training.is_hopeless and spec is not None:
+            training.failures = spec.budgets.trainer_failures
+            return
         if code == 0 or self.situation.is_leaving:
             return
         commit = (saves.committed_generation, saves.committed_step)
@@ -219,6 +229,11 @@ class Launching:
         code = ExitCode.BAD_CONFIGURATION if is_configuration else ExitCode.FAILED
         self.ended = Verdict(again=False, code=int(code), says=str(error))
         return protocol.Verdict(code=int(code), says=str(error)[:4000])
+
+
+def _stop(now: float) -> Notice:
+    """What makes `spotproof run` end its command."""
+    return Notice(order="hopeless", kind=NoticeKind.MAINTENANCE, deadline_at=now, leave=True, save=False)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -328,6 +328,7 @@ class Loop:
         self.requests.refused.clear()
         if now.superseded:
             self.launching.stop_trainers()
+        self.launching.stop_hopeless()
         if now.saves.waits_for_others and now.now() >= now.looked_at + AWAIT_LOOK_S:
             now.look_now()
         if now.is_leaving and not now.has_joined:

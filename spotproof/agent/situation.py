@@ -55,6 +55,8 @@ class Training:
     finished_step: int = -1
     failures: int = 0  # ends with an error since the last progress
     failed_at_commit: tuple[int, int] = (-1, -1)
+    died_in: int = 0  # of many nodes: the newest generation in which a worker here ended before it was over
+    is_hopeless: bool = False  # of many nodes: it fails again and again
 
 
 @dataclass(slots=True, kw_only=True)

@@ -89,11 +89,28 @@ class Together:
         now = self.situation
         if sealed.generation <= now.generation:
             return
+        self._judge(now.sealed, sealed)
         now.generation, now.sealed = sealed.generation, sealed
         self._give_up_parts()
         now.say(generation=sealed.generation)
         start = "at step 0" if sealed.start_step is None else f"from step {sealed.start_step}"
         now.log(f"generation {sealed.generation}, {len(sealed.members)} nodes: goes on {start}")
+
+    def _judge(self, before: Generation | None, sealed: Generation) -> None:
+        """torchrun begins again as often as it likes; a training that always fails is ended by its budget.
+
+        A failure: a worker died, the same members go on, and from the same checkpoint.
+        """
+        now = self.situation
+        if before is None or now.spec is None:
+            return
+        if _start(sealed) > _start(before):
+            now.training.failures = 0
+        elif sealed.members == before.members and now.training.died_in == before.generation:
+            now.training.failures += 1
+            allowed = now.spec.budgets.trainer_failures
+            now.log(f"training has failed {now.training.failures} of {allowed} times without progress")
+            now.training.is_hopeless = now.training.failures >= allowed
 
     def _hear_commits(self, says: TableSays) -> None:
         """What is committed; whoever wrote the manifest may be another node."""
@@ -110,6 +127,10 @@ class Together:
         now = self.situation
         if now.saves.parted[0] < now.generation:
             now.saves.parted = (-1, -1)
+
+
+def _start(sealed: Generation) -> tuple[int, int]:
+    return sealed.start_generation or 0, sealed.start_step or 0
 
 
 @contextmanager

@@ -161,6 +161,7 @@ class Trainers:
     def gone(self, peer: Peer) -> None:
         """A trainer has ended or died: what it had not completed is given back, what it had is still uploaded."""
         self._waiting = [one for one in self._waiting if one is not peer]
+        self._note_death(self._welcomed.get(peer, 0))
         has_trained = peer in self._welcomed  # one that was turned away has no arenas: they are another's, who lives
         self._welcomed.pop(peer, None)
         self._came_at.pop(peer, None)
@@ -170,6 +171,13 @@ class Trainers:
         if self.situation.training.finished_step >= 0 and not self.situation.peers(Role.LAUNCHER):
             self.situation.say(exit_code=0)  # without a launcher nobody else will tell
             self.situation.enter(NodePhase.DONE)
+
+    def _note_death(self, generation: int) -> None:
+        """Of many nodes: a worker that ends while its membership stands has failed, or another one has."""
+        now = self.situation
+        is_early = now.is_together and not now.is_over and not now.is_leaving and now.training.finished_step < 0
+        if is_early and generation == now.generation:
+            now.training.died_in = generation
 
     def restore(self) -> None:
         """Answer those who wait for the image, or see that it is read; never while an upload may still change it."""

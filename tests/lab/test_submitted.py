@@ -80,3 +80,16 @@ def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(re
     reference = tmp_path / "reference.jsonl"
     uninterrupted(Plan(log=str(reference), steps=60, tracked=False), 3)
     assert curve(log) == curve(reference)
+
+
+def test_a_training_that_always_fails_ends_by_its_budget_on_every_node(region: Region, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    region.submit(Plan(log=str(log), steps=60, raise_at=12), slots=2, every_steps=10)
+    for machine in region.machines.values():
+        region.until(lambda: machine.trainer.poll() is not None, "the launcher ends")  # noqa: B023 - at once
+        assert machine.trainer.returncode == 1
+        node = region.node(machine)
+        assert node is not None
+        assert (node.phase, node.exit_code) == (NodePhase.FAILED, 1)
+    begun = [line["step"] for line in lines(log) if line["step"] == 12 and line["rank"] == 0]
+    assert 3 <= len(begun) <= 4
