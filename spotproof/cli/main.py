@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "submit": ("spotproof.cli.submit", "Write a run into a stack; its nodes are launched within a minute."),
     "status": ("spotproof.cli.status", "Show where a run is."),
     "checkpoint": ("spotproof.cli.checkpoint", "List, verify, fetch, export and clear a run's checkpoints."),
+    "drill": ("spotproof.cli.drill", "Rehearse an interruption of a run's nodes."),
     "dlq": ("spotproof.cli.dlq", "Look at dead letters, send them back, or drop them."),
 }
 _A_PERSON_HAS_TO_ACT: Final = (ContractError, ArenaRefused, DiskFull)

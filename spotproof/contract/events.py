@@ -133,6 +133,11 @@ EVENTS: Final[tuple[EventRow, ...]] = (
 )
 
 
+def drill_detail(instance: str, *, notice_s: int) -> dict[str, Any]:
+    """What a drill's event says: the node that pretends to be taken, and with how many seconds of notice."""
+    return {"instance-id": instance, "instance-action": "terminate", "notice-s": notice_s}
+
+
 def row_of(kind: EventKind) -> EventRow:
     """The row of `kind`."""
     return next(row for row in EVENTS if row.kind is kind)

@@ -40,6 +40,7 @@ _SETTINGS: Final[dict[str, ClientSettings]] = {
     "sqs": _CONTROL,
     "sts": _CONTROL,
     "cloudwatch": _CONTROL,
+    "events": _CONTROL,  # drills
     "cloudformation": _CONTROL,  # submit and status read a stack's outputs
 }
 
