@@ -87,9 +87,10 @@ class Region:
             machine.trainer.wait()
         self.stack.close()
 
-    def submit(self, plan: Plan, *, slots: int, every_steps: int = 5) -> None:
-        """Submit the run and launch a node for each slot."""
-        words = (sys.executable, "-m", "torch.distributed.run", "-m", "tests.fakes.toy_ddp", as_argument(plan))
+    def submit(self, plan: Plan, *, slots: int, ranks: int = 1, every_steps: int = 5) -> None:
+        """Submit the run, with `ranks` on each node, and launch a node for each slot."""
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
+        words = (*torchrun, "-m", "tests.fakes.toy_ddp", as_argument(plan))
         spec = RunSpec(
             run=RUN,
             image="x@sha256:" + "0" * 64,

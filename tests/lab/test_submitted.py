@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from spotproof.contract.states import FlushOutcome, NodePhase
+from spotproof.store.head import Heads
 from spotproof.store.local import LocalTable
 from tests.fakes.toy import Plan, as_argument
-from tests.lab.region import ROOT, Region
+from tests.lab.region import ROOT, RUN, Region
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -93,3 +94,56 @@ def test_a_training_that_always_fails_ends_by_its_budget_on_every_node(region: R
         assert (node.phase, node.exit_code) == (NodePhase.FAILED, 1)
     begun = [line["step"] for line in lines(log) if line["step"] == 12 and line["rank"] == 0]
     assert 3 <= len(begun) <= 4
+
+
+def test_MN_all_nodes_get_their_notice_at_once_and_not_one_step_is_lost(region: Region, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    region.submit(Plan(log=str(log), steps=40, delay_s=0.05), slots=2, every_steps=1000)
+    region.until(lambda: newest(log) >= 8, "training")
+    before = list(region.machines.values())
+    region.interrupt(0, 1)
+    for machine in before:
+        region.until(lambda: machine.trainer.poll() is not None, "a leaver's launcher ends")  # noqa: B023 - at once
+        assert machine.trainer.returncode == 75
+    pointer = region.pointer()
+    assert pointer is not None
+    assert pointer.step == newest(log)
+    for machine in before:
+        machine.signal(signal.SIGKILL)
+    region.until(lambda: newest(log) == 40, "the end of training")
+    assert region.generation() == 2
+    for machine in region.machines.values():
+        assert machine.trainer.wait(60) == 0
+    assert len(lines(log)) == 80  # each step was made once, by each rank
+    reference = tmp_path / "reference.jsonl"
+    uninterrupted(Plan(log=str(reference), steps=40, tracked=False), 2)
+    assert curve(log) == curve(reference)
+
+
+def test_MN_a_frozen_node_is_replaced_by_the_control_planes_word_and_ends_itself_when_it_wakes(
+    region: Region, tmp_path: Path
+) -> None:
+    """Nothing tells of it: its sockets stay open. Two ranks on each node: parts are of ranks, not of nodes."""
+    log = tmp_path / "log.jsonl"
+    region.submit(Plan(log=str(log), steps=60, delay_s=0.05), slots=2, ranks=2, every_steps=5)
+    region.until(lambda: (pointer := region.pointer()) and pointer.step >= 10, "a commit")
+    region.promote()
+    frozen = region.machines[1]
+    frozen.signal(signal.SIGSTOP)
+    region.launch(1, lost=frozen.instance, deadline_at=0)
+    Heads(region.table).mark_bad(RUN, region.generation())
+    region.until(lambda: region.generation() == 2, "the next membership")
+    stood = newest(log)
+    region.until(lambda: newest(log) > stood, "training goes on")
+    frozen.signal(signal.SIGCONT)
+    assert frozen.trainer.wait(60) == 76
+    assert frozen.agent.wait(60) == 76
+    region.until(lambda: newest(log) == 60, "the end of training")
+    for machine in region.machines.values():
+        assert machine.trainer.wait(60) == 0
+    pointer = region.pointer()
+    assert pointer is not None
+    assert (pointer.generation, pointer.step) == (2, 60)
+    reference = tmp_path / "reference.jsonl"
+    uninterrupted(Plan(log=str(reference), steps=60, tracked=False), 4)
+    assert curve(log) == curve(reference)
