@@ -26,6 +26,7 @@ TOKEN_TTL_HEADER: Final = "X-aws-ec2-metadata-token-ttl-seconds"  # noqa: S105 -
 _TOKEN_PATH: Final = "/latest/api/token"  # noqa: S105 -- a path
 _META: Final = "/latest/meta-data/"
 _RENEW_BEFORE_S: Final = 15  # as aws-node-termination-handler does
+_NEAR_S: Final = 600  # maintenance that is so near is worth another checkpoint
 _REQUEST_S: Final = 1.0  # the service is on the host: an answer takes milliseconds or does not come
 _HINT: Final = "set HttpPutResponseHopLimit to 2 for this instance, or run the agent on the host"
 
@@ -176,6 +177,8 @@ class Imds:
     def _planned(self, event: Mapping[str, object]) -> MetadataNotice:
         key = f"maintenance-{event.get('EventId')}"
         at = _time(event.get("NotBefore"))
+        if at is not None and at - self.now() <= _NEAR_S:
+            key += "-near"  # it was heard of days ago: this is news, and the node saves once more before it may go
         deadline = self._first_seen.setdefault(key, self.now() + NOTICE_S) if at is None else at
         return MetadataNotice(
             key=key, kind=NoticeKind.MAINTENANCE, deadline_at=deadline, detail=str(event.get("Code", ""))

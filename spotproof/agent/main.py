@@ -16,6 +16,7 @@ from typing import Final
 
 from spotproof.agent.head import WiderLook, look
 from spotproof.agent.heartbeat import Heart, Place, Vitals
+from spotproof.agent.identity import completed
 from spotproof.agent.imds import Endpoint, Imds
 from spotproof.agent.launching import Launching
 from spotproof.agent.leaving import NOTICE_FILE, Leaving
@@ -79,6 +80,8 @@ def run_agent(environ: Mapping[str, str]) -> int:
         raise BadSettings(
             f"{variable('local_dir')} and {variable('table')} are both set", next_step="unset one: a folder or a stack"
         )
+    if is_node:
+        environ = completed(environ, _metadata_of(environ))
     if not ids.is_run_id(environ.get(variable("run"), "local")):
         raise BadSettings(
             f"{variable('run')}={environ[variable('run')]!r} is not a run id",
@@ -278,9 +281,13 @@ def _local_place(run: str, number: int) -> Place:
     return Place(run=run, slot=0, incarnation=number, instance=f"local-{os.getpid()}-{number}")
 
 
+def _metadata_of(environ: Mapping[str, str]) -> Imds:
+    return Imds(endpoint=Endpoint.from_env(environ), monotonic=time.monotonic, now=time.time)
+
+
 @contextmanager
 def _hearing_metadata(environ: Mapping[str, str], mailbox: Mailbox) -> Iterator[None]:
-    imds = Imds(endpoint=Endpoint.from_env(environ), monotonic=time.monotonic, now=time.time)
+    imds = _metadata_of(environ)
 
     def poll() -> None:
         notices = tuple(imds.poll())

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from spotproof.checkpoint.channel import Channel, connect
+from spotproof.contract import orders
 from spotproof.contract.exits import ExitCode
-from spotproof.contract.settings import LocalSettings, NodeSettings, TrainerSettings, variable
+from spotproof.contract.settings import LocalSettings, TrainerSettings, variable
 from spotproof.errors import BadSettings, NoAgent
 
 LOCK: Final = "agent.lock"  # whoever holds it is the folder's one agent
@@ -86,7 +87,8 @@ def find_agent(environ: Mapping[str, str]) -> Found:
         runtime_dir = Path(settings.runtime_dir)
         return Found(channel=_wait(runtime_dir), runtime_dir=runtime_dir)
     if is_node:
-        return _found_or_started(Path(NodeSettings.from_env(environ).runtime_dir), dict(environ))
+        runtime_dir = Path(settings.runtime_dir or orders.RUNTIME_DIR)  # the agent names what else is missing
+        return _found_or_started(runtime_dir, dict(environ))
     local = _local(settings, environ)
     return _found_or_started(Path(local.runtime_dir), {**environ, **local.to_env()})
 
