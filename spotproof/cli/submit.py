@@ -21,6 +21,7 @@ from spotproof.contract.items import Head, History
 from spotproof.contract.runspec import RunSpec
 from spotproof.contract.states import RunStatus
 from spotproof.errors import BadRunSpec, Lost
+from spotproof.plan import accelerators
 from spotproof.store.head import Heads
 from spotproof.store.history import Histories
 from spotproof.store.live import LiveIndex
@@ -54,7 +55,7 @@ def command(*, file: Path, stack_name: str | None, outputs: Path | None, dry_run
 
 
 def read_spec(file: Path) -> RunSpec:
-    """The spec in a YAML file. Raises BadRunSpec, naming the file and the key."""
+    """The spec in a YAML file; warnings go to stderr. Raises BadRunSpec, naming the file and the key."""
     import yaml
 
     try:
@@ -65,8 +66,11 @@ def read_spec(file: Path) -> RunSpec:
         raise BadRunSpec(f"{file} is not YAML: {error}") from error
     try:
         spec = runspec.parse(document)
+        warnings = accelerators.check(spec)
     except BadRunSpec as error:
         raise BadRunSpec(f"{file}: {error.what}", next_step=error.next_step) from error
+    for warning in warnings:
+        click.echo(f"{file}: {warning}", err=True)
     if spec.slots != 1:
         raise BadRunSpec(f"{file}: slots: {spec.slots} is not built yet", next_step="set slots: 1")
     return spec
