@@ -14,18 +14,19 @@ from lambdas.decisions.facts import parse_pool
 from lambdas.effects.commit import commit
 from lambdas.effects.errands import AtOnce, Errands
 from lambdas.effects.fleet import Fleet, FleetAnswer
+from lambdas.effects.journal import Journal
 from lambdas.effects.log import Log
 from lambdas.effects.machines import Machines
 from lambdas.effects.marketlook import look
 from lambdas.effects.meter import Meter
-from lambdas.effects.notify import Notices
+from lambdas.effects.notify import Notices, Word
 from lambdas.effects.queue import RepairQueue
 from lambdas.effects.quotes import Quotes
 from lambdas.effects.ssm import Commands
 from lambdas.effects.stores import Stores
 from spotproof.contract.emf import family_of
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import History, Launch, Member, from_item
+from spotproof.contract.items import History, Launch, from_item
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import LaunchState
 from spotproof.errors import Lost, SpotproofError, StoreError
@@ -46,15 +47,6 @@ class Effects:
     meter: Meter
     queue: RepairQueue
     errands: Errands = field(default_factory=AtOnce)
-
-
-@dataclass(slots=True, kw_only=True)
-class Journal:
-    """What one invocation has told and entered. The notes are written when its work is done: no claim and no launch
-    waits for the timeline. A handler that dies before loses the notes of its batch, and nothing else."""
-
-    notes: list[tuple[History, str]] = field(default_factory=list)  # entries of timelines, each with its id
-    entered: set[Member] = field(default_factory=set)  # a launch that is settled in two steps enters its instances once
 
 
 class Apply:
@@ -142,6 +134,7 @@ class Apply:
             launch=action.launch,
             now=self._now,
         )
+        self._journal.write_pages()
 
     def end_member(self, action: a.EndMember) -> None:
         if not self._stores.members.end(action.instance, now=self._now):
@@ -149,7 +142,8 @@ class Apply:
 
     # ----------------------------------------------------------------------------------------------------- run
     def order_flush(self, action: a.OrderFlush) -> None:
-        self._stores.heads.order_flush(action.seen, action.order, now=self._now)
+        if self._stores.heads.order_flush(action.seen, action.order, now=self._now) is not None:
+            self.perform(action.then)
 
     def send_flush(self, action: a.SendFlush) -> None:
         """Beside the claims, which must not wait for SSM: the order stands in HEAD already."""
@@ -224,6 +218,7 @@ class Apply:
             self._log.warning("complete checkpoint not committed", extra={**said, "why": str(error)})
             return
         if won:
+            self._effects.meter.add(Metric.COMMITS_FOR_THE_DEAD, 1)
             self.tell(a.Tell(run=action.run, what=HistoryKind.COMMITTED, step=action.step, detail="by the sweep"))
 
     # -------------------------------------------------------------------------------------------------- launch
@@ -324,7 +319,7 @@ class Apply:
     def tell(self, action: a.Tell) -> None:
         entry = History(
             run=action.run,
-            at_ms=self._now_ms if action.at is None else action.at * 1000,
+            at_ms=self._now_ms if action.at is None else round(action.at * 1000),
             what=action.what.value,
             slot=action.slot,
             incarnation=action.incarnation,
@@ -333,12 +328,14 @@ class Apply:
             step=action.step,
             detail=action.detail,
         )
-        self._journal.notes.append((entry, f"{action.what.value}-{action.entry}" if action.entry else ""))
+        self._journal.tell(entry, f"{action.what.value}-{action.entry}" if action.entry else "")
 
     def notify(self, action: a.Notify) -> None:
-        code = self._effects.notices.say(action.subject, action.text)
-        if code:
-            self._log.warning("notification not sent", extra={"subject": action.subject, "code": code})
+        word = Word(subject=action.subject, text=action.text, do=action.do, run=action.run, many=action.many)
+        self._effects.notices.say(word)
+
+    def note_measured(self, action: a.NoteMeasured) -> None:
+        self._stores.heads.measured(action.seen, upto=action.upto)
 
     def measure(self, action: a.Measure) -> None:
         instance_type, zone, _ = parse_pool(action.pool) or ("", "", None)
@@ -374,6 +371,7 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.MoveRun: Apply.move_run,
     a.NoteMassSilence: Apply.note_mass_silence,
     a.NoteCommit: Apply.note_commit,
+    a.NoteMeasured: Apply.note_measured,
     a.NoteSpend: Apply.note_spend,
     a.NoteStorm: Apply.note_storm,
     a.Notify: Apply.notify,

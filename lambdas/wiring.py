@@ -18,13 +18,14 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger
 
 from lambdas import intake, signals
-from lambdas.apply import Apply, Effects, Journal
+from lambdas.apply import Apply, Effects
 from lambdas.decisions import bursts, launching, losses, repairing, sorting
 from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun
 from lambdas.decisions.facts import Facts, Loss, Machine
 from lambdas.decisions.sorting import Known, Work
 from lambdas.effects.errands import Beside
 from lambdas.effects.fleet import Fleet
+from lambdas.effects.journal import Journal
 from lambdas.effects.log import Log
 from lambdas.effects.machines import Machines
 from lambdas.effects.meter import Meter
@@ -75,7 +76,7 @@ class Control:
         self._meter = parts.effects.meter
         self._log = parts.log
         self._troubles: list[StoreError] = []
-        self._journal = Journal()
+        self._journal = self._new_journal()
 
     # ---------------------------------------------------------------------------------------------- messages
     def handle(self, bodies: Mapping[str, str], *, until: float) -> dict[str, Exception]:
@@ -105,17 +106,17 @@ class Control:
             works = ()
         failures.update(self._worked(works, crowded=len(bodies) >= names.BATCH_SIZE, until=until))
         self._parts.effects.errands.finish()
-        self._write_notes()
+        self._say()
+        self._journal.write()
+        self._journal = self._new_journal()
         self._meter.flush()
         return failures
 
-    def _write_notes(self) -> None:
-        """Best effort: what is told is behind us, and a message that came again would not tell it again."""
-        journal, self._journal = self._journal, Journal()
-        try:
-            self._stores.many.tell(journal.notes)
-        except StoreError as error:
-            self._log.error("timeline not written", extra={"entries": len(journal.notes), "why": str(error)})
+    def _say(self) -> None:
+        """What people are told, when everything is done; a word that does not go out stops no recovery."""
+        for code in self._parts.effects.notices.flush():
+            self._meter.add(Metric.NOTIFICATIONS_LOST, 1)
+            self._log.warning("notification not sent", extra={"code": code})
 
     def _worked(self, works: Sequence[Work], *, crowded: bool, until: float) -> dict[str, Exception]:
         """Every run hears of its notices before any run's launch takes its seconds."""
@@ -322,6 +323,9 @@ class Control:
         finally:
             self._troubles += apply.troubles
 
+    def _new_journal(self) -> Journal:
+        return Journal(self._stores.many, self._log)
+
     def _now(self) -> int:
         return int(self._parts.clock())
 
@@ -361,7 +365,7 @@ def control() -> Control:
         machines=machines,
         quotes=Quotes(_Lazy(clients, "ec2")),
         commands=commands,
-        notices=Notices(_Lazy(clients, "sns"), settings.topic),
+        notices=Notices(_Lazy(clients, "sns"), settings.topic, stack=settings.stack),
         meter=Meter(settings.stack),
         queue=queue,
         errands=Beside(),

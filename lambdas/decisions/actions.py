@@ -23,24 +23,27 @@ from lambdas.decisions.places import (
     Vacate,
     Withdraw,
 )
-from spotproof.contract.history import HistoryKind
+from lambdas.decisions.telling import Measure, NoteMeasured, Notify, Tell
 from spotproof.contract.items import Head, Launch, Live, Pool
-from spotproof.contract.metrics import Metric
 from spotproof.contract.orders import FlushOrder
 from spotproof.contract.states import Cause, RunStatus
 
-# Actions on places have their own file; whoever acts finds all of them here.
+# Actions on places, and those that only tell, have their own files; whoever acts finds all of them here.
 __all__ = [
     "Bind",
     "Claim",
     "EndMember",
     "EnterMember",
     "LiftBarrier",
+    "Measure",
+    "NoteMeasured",
     "NoteStorm",
+    "Notify",
     "PlanMove",
     "Promote",
     "Release",
     "SpendPrewarm",
+    "Tell",
     "Vacate",
     "Withdraw",
 ]
@@ -48,10 +51,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderFlush:
-    """Put the order into HEAD, where agents look. Lost: another order was put meanwhile; decide again."""
+    """Put the order into HEAD, where agents look; whoever has put it performs `then`.
+
+    Lost: another order was put meanwhile; decide again.
+    """
 
     seen: Head
     order: FlushOrder
+    then: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,43 +287,6 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
-    """An entry of the timeline. `at` is set where the time is the event's own: then a duplicate is one entry.
-
-    `entry` tells entries of one kind and moment apart where slot, incarnation and instance do not.
-    """
-
-    run: str
-    what: HistoryKind
-    slot: int | None = None
-    incarnation: int | None = None
-    instance: str | None = None
-    cause: Cause | None = None
-    step: int | None = None
-    detail: str = ""
-    at: int | None = None
-    entry: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notify:
-    """Tell people what happened and what, if anything, to do."""
-
-    subject: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """A metric of contract.metrics. `pool` (type#zone#market) gives family and zone where its row has them."""
-
-    metric: Metric
-    value: float = 1
-    cause: str = ""
-    pool: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
     """Perform `first`; where its condition is won perform `then`, where it is lost `otherwise`."""
 
@@ -338,6 +308,7 @@ class Guarded:
         | PlanMove
         | SpendPrewarm
         | NoteStorm
+        | NoteMeasured
     )
     then: tuple[Action, ...] = ()
     otherwise: tuple[Action, ...] = ()
@@ -354,6 +325,7 @@ Action: TypeAlias = (
     | PlanMove
     | SpendPrewarm
     | NoteStorm
+    | NoteMeasured
     | LiftBarrier
     | MarkBad
     | Vacate

@@ -144,7 +144,13 @@ def _refused(facts: Facts, machine: Machine) -> tuple[Action, ...]:
     )
     return (
         _noted(facts, machine, why),
-        Notify(subject=f"spotproof: {machine.instance} has no place in run {facts.run}", text=text),
+        Notify(
+            subject=f"spotproof: {machine.instance} has no place in run {facts.run}",
+            many=f"spotproof: {{count}} instances have no place in run {facts.run}",
+            text=text,
+            do="Take its tag off, or end it.",
+            run=facts.run,
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from lambdas.decisions.actions import (
     Terminate,
 )
 from lambdas.decisions.facts import Facts, parse_pool, places
+from lambdas.decisions.phases import bound_detail
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Launch, Member, Slot
 from spotproof.contract.metrics import Metric
@@ -77,14 +78,14 @@ def _bound(facts: Facts, launch: Launch, slot: Slot, instance: str) -> Guarded:
         incarnation=incarnation,
         instance=instance,
         cause=slot.cause,
-        detail=_pool_of(launch, instance),
+        detail=bound_detail(facts, _pool_of(launch, instance)),
     )
     return Guarded(
         first=bind,
         then=(
             _member(facts, launch, slot, instance),
             told,
-            Measure(metric=Metric.INSTANCES_LAUNCHED),
+            Measure(metric=Metric.INSTANCES_LAUNCHED, pool=_pool_of(launch, instance)),
             Measure(metric=Metric.CLAIM_TO_INSTANCE, value=waited),
         ),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from lambdas.decisions.actions import Action, Guarded, MoveRun, NoteSpend, Notify, Tell
+from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, NoteSpend, Notify, Tell
 from lambdas.decisions.facts import Facts, Machine
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head
+from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import RunSpec
 from spotproof.contract.states import Cause, Market, RunStatus
 from spotproof.plan.cost import Rented, prices_of, spent_usd
@@ -42,7 +43,8 @@ def estimate(facts: Facts, head: Head, spec: RunSpec) -> tuple[Action, ...]:
 def paused(head: Head, reason: str) -> tuple[Action, ...]:
     """Pause the run because a budget is spent, and say so."""
     move = MoveRun(seen=head, to=RunStatus.PAUSED, cause=Cause.BUDGET, reason=reason)
-    return (Guarded(first=move, then=announced(head, "paused", cause=Cause.BUDGET, reason=reason)),)
+    counted = Measure(metric=Metric.RUNS_PAUSED, cause=Cause.BUDGET.value)
+    return (Guarded(first=move, then=(*announced(head, "paused", cause=Cause.BUDGET, reason=reason), counted)),)
 
 
 def announced(head: Head, status: str, *, cause: Cause, reason: str) -> tuple[Action, ...]:
@@ -50,7 +52,10 @@ def announced(head: Head, status: str, *, cause: Cause, reason: str) -> tuple[Ac
     return (
         Tell(run=head.run, what=HistoryKind.STATUS, cause=cause, detail=f"{status}: {reason}"),
         Notify(
-            subject=f"spotproof: run {head.run} is {status}", text=f"Run {head.run} is {status} ({cause}): {reason}."
+            subject=f"spotproof: run {head.run} is {status}",
+            text=f"Run {head.run} is {status} ({cause}).",
+            do=f"What to do: {reason}.",
+            run=head.run,
         ),
     )
 

@@ -80,6 +80,9 @@ def _word(facts: Facts, one: ByHand, *, flushed: bool) -> Notify:
     saved = "It was told to flush." if flushed else "It was too late to flush."
     return Notify(
         subject=f"spotproof: {one.instance} is interrupted",
+        many=f"spotproof: {{count}} hand-tagged instances of run {facts.run} are interrupted",
+        run=facts.run,
+        do="Start another one yourself and tag it, or submit the run.",
         text=f"{_does(one)} {one.instance}, tagged by hand for run {facts.run}. {saved} "
-        "It is in no slot, so it is not replaced: start another one yourself, or submit the run.",
+        "It is in no slot, so it is not replaced.",
     )

@@ -54,4 +54,13 @@ def _of(facts: Facts, one: Booted) -> tuple[Action, ...]:
         "its agent parks and nothing of it is written. End it, or take the run's tag off and put it on again to offer "
         "it anew."
     )
-    return (told, Notify(subject=f"spotproof: {member.instance} came back and has no place", text=text))
+    return (
+        told,
+        Notify(
+            subject=f"spotproof: {member.instance} came back and has no place",
+            many=f"spotproof: {{count}} instances of run {facts.run} came back and have no place",
+            text=text,
+            do="End it, or offer it anew by its tag.",
+            run=facts.run,
+        ),
+    )

@@ -27,9 +27,6 @@ def order_flush(
     order = FlushOrder(
         order=order_id(facts.run, kind, deadline_at, everybody), kind=kind, deadline_at=deadline_at, leavers=everybody
     )
-    actions: list[Action] = []
-    if facts.head is not None:
-        actions.append(OrderFlush(seen=facts.head, order=order))
     who = ", ".join(str(slot) for slot in sorted(everybody)) or "nobody"
     told = Tell(
         run=facts.run,
@@ -37,7 +34,8 @@ def order_flush(
         cause=cause,
         detail=f"order {order.order}: leaving {who}, until {deadline_at}"[:400],
     )
-    return (*actions, SendFlush(run=facts.run, order=order), told, Measure(metric=Metric.FLUSH_ORDERS))
+    sent = (SendFlush(run=facts.run, order=order), told, Measure(metric=Metric.FLUSH_ORDERS))
+    return sent if facts.head is None else (OrderFlush(seen=facts.head, order=order, then=sent),)
 
 
 def extra_checkpoint(facts: Facts, *, kind: NoticeKind, cause: Cause) -> tuple[Action, ...]:

@@ -107,8 +107,10 @@ def _said(facts: Facts, one: Dated, slot: Slot, promise: str) -> tuple[Action, .
         told,
         Notify(
             subject=f"spotproof: {instance} of run {facts.run} has to go",
+            many=f"spotproof: {{count}} instances of run {facts.run} have to go",
+            run=facts.run,
             text=f"AWS has announced {code} for {instance}, slot {slot.slot} of run {facts.run}, at {_clock(at)}. "
-            f"{promise}; nothing to do.",
+            f"{promise}.",
         ),
     )
 

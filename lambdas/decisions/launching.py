@@ -172,7 +172,10 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
 def _blocked(head: Head, verdict: Verdict, reason: str) -> tuple[Action, ...]:
     cause = cause_of(verdict)
     move = MoveRun(seen=head, to=RunStatus.BLOCKED, cause=cause, reason=reason)
-    told = (*budgets.announced(head, "blocked", cause=cause, reason=reason), Measure(metric=Metric.RUNS_BLOCKED))
+    told = (
+        *budgets.announced(head, "blocked", cause=cause, reason=reason),
+        Measure(metric=Metric.RUNS_BLOCKED, cause=cause.value),
+    )
     return (Guarded(first=move, then=told),)
 
 

@@ -47,7 +47,7 @@ def of_pools(facts: Facts, launch: Launch) -> list[Action]:
     verdicts = dict(_verdicts(launch))
     actions: list[Action] = _losses(facts, launch)
     for name, verdict in verdicts.items():
-        actions.append(Measure(metric=Metric.LAUNCH_ERRORS, cause=cause_of(verdict).value))
+        actions.append(Measure(metric=Metric.LAUNCH_ERRORS, cause=cause_of(verdict).value, pool=name))
         pool = parse_pool(name)
         if pool is not None and verdict in OF_THE_POOL:
             seen, to = cooled(facts, pool, verdict)
@@ -176,9 +176,12 @@ def _blocked(facts: Facts, launch: Launch, verdict: Verdict) -> list[Action]:
     reason = f"{advice_on(verdict)} ({codes})"
     told = (
         Tell(run=launch.run, what=HistoryKind.STATUS, cause=cause, detail=f"blocked: {reason}"),
-        Measure(metric=Metric.RUNS_BLOCKED),
+        Measure(metric=Metric.RUNS_BLOCKED, cause=cause.value),
         Notify(
-            subject=f"spotproof: run {launch.run} is blocked", text=f"Run {launch.run} is blocked ({cause}): {reason}."
+            subject=f"spotproof: run {launch.run} is blocked",
+            text=f"Run {launch.run} is blocked ({cause}, {codes}).",
+            do=f"What to do: {advice_on(verdict)}.",
+            run=launch.run,
         ),
     )
     move = MoveRun(seen=facts.head, to=RunStatus.BLOCKED, cause=cause, reason=reason)

@@ -276,10 +276,11 @@ def node_in(facts: Facts, slot: Slot, instance: str) -> Node | None:
 def _consequences(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
     if loss.cause not in NOTICED:
         unnoticed = loss.cause in {Cause.DISAPPEARED, Cause.SILENCE}
-        news = (*_lost_news(facts, slot, loss), Measure(metric=Metric.LOSSES_WITHOUT_NOTICE)) if unnoticed else ()
+        counted = Measure(metric=Metric.LOSSES_WITHOUT_NOTICE, cause=loss.cause.value, pool=loss.pool or "")
+        news = (*_lost_news(facts, slot, loss), counted) if unnoticed else ()
         return (*mark_of(facts, slot, loss.instance), *news)
     taken: list[Action] = [
-        Measure(metric=Metric.INTERRUPTIONS, cause=loss.cause.value),
+        Measure(metric=Metric.INTERRUPTIONS, cause=loss.cause.value, pool=loss.pool or ""),
         Measure(metric=Metric.NOTICE_TO_CLAIM, value=max(0, facts.now - loss.at)),
     ]
     missed = loss.deadline_at is not None and loss.deadline_at <= facts.now
@@ -315,10 +316,13 @@ def _lost_news(facts: Facts, slot: Slot, loss: Loss) -> tuple[Action, ...]:
         detail=loss.action,
     )
     since = "from the start" if step is None else f"from step {step}"
-    text = (
-        f"Slot {slot.slot} of run {facts.run} lost {loss.instance} ({loss.cause}). It goes on {since}; nothing to do."
+    said = Notify(
+        subject=f"spotproof: run {facts.run} lost a node without notice",
+        many=f"spotproof: run {facts.run} lost {{count}} nodes without notice",
+        text=f"Slot {slot.slot} of run {facts.run} lost {loss.instance} ({loss.cause}). It goes on {since}.",
+        run=facts.run,
     )
-    return (told, Notify(subject=f"spotproof: run {facts.run} lost a node without notice", text=text))
+    return (told, said)
 
 
 def _incarnation(slot: Slot, loss: Loss) -> int | None:
@@ -328,7 +332,8 @@ def _incarnation(slot: Slot, loss: Loss) -> int | None:
 
 
 def _noticed(facts: Facts, one: _Lost) -> tuple[Action, ...]:
-    if one.loss.cause not in TOLD or one.place is Place.NOWHERE:
+    is_known = one.place is Place.CLAIMED and one.slot.cause in NOTICED  # told with the claim: this is a duplicate
+    if one.loss.cause not in TOLD or one.place is Place.NOWHERE or is_known:
         return ()
     return (
         Tell(
@@ -360,7 +365,13 @@ def _let_go(facts: Facts, loss: Loss) -> Guarded:
         f"{loss.instance} carries the tag of run {facts.run} no more. It was told to save and leave slot {loss.slot}, "
         "which is given to another node. It is not terminated: it is yours."
     )
-    said = Notify(subject=f"spotproof: {loss.instance} is released from run {facts.run}", text=text)
+    said = Notify(
+        subject=f"spotproof: {loss.instance} is released from run {facts.run}",
+        many=f"spotproof: {{count}} instances are released from run {facts.run}",
+        text=text,
+        do="End it when it has saved, if nothing else uses it.",
+        run=facts.run,
+    )
     return Guarded(first=EndMember(instance=loss.instance), then=(told, said))
 
 

@@ -88,8 +88,15 @@ def decide(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     """Everything that is due for moves of this run now. `slots` are as they stand after promotions."""
     if facts.head is None or not facts.head.status.wants_nodes:
         return ()
-    waiting = [slot for slot in slots.values() if slot.waits_for_notice and occupant(slot.holder_instance)]
+    waiting = [slot for slot in slots.values() if slot.waits_for_notice and not _is_alone(facts, slot)]
     return (*_due(facts, slots), *_released(facts, facts.head, waiting), *_withdrawn(facts, waiting))
+
+
+def _is_alone(facts: Facts, slot: Slot) -> bool:
+    """Whether the successor has nobody to wait for: there is no holder, or EC2 has ended it (a loss, not a move)."""
+    holder = occupant(slot.holder_instance)
+    machine = None if holder is None else facts.machine(holder)
+    return holder is None or (machine is not None and not machine.is_alive)
 
 
 def ended_by_us(facts: Facts, slot: Slot) -> tuple[Action, ...]:
@@ -174,10 +181,9 @@ def _is_ready(facts: Facts, slot: Slot) -> bool:
 
 
 def _deadline(facts: Facts, slots: Sequence[Slot]) -> int:
-    """A notice's time where the successors wait for nothing else; the whole time that is left where they are not."""
-    dates = [slot.deadline_at for slot in slots if slot.deadline_at is not None]
-    given = min(dates, default=NEVER)
-    return min(given, facts.now + (limits.LATE_FLUSH_S if given < NEVER else limits.NOTICE_S))
+    """A notice's time where the successors are ready; the whole time that is left where a date is near."""
+    given = min((slot.deadline_at for slot in slots if slot.deadline_at is not None), default=NEVER)
+    return given if any(_is_late(facts, slot) for slot in slots) else min(given, facts.now + limits.NOTICE_S)
 
 
 def _release(facts: Facts, slot: Slot, deadline_at: int) -> Guarded:

@@ -5,7 +5,7 @@ Reads the whole run once. Open claims and unfinished launches are the launcher's
 
 from __future__ import annotations
 
-from lambdas.decisions import adoption, budgets, ending, failback, gangs, marketlook, moves, silence
+from lambdas.decisions import adoption, budgets, ending, failback, gangs, marketlook, moves, phases, silence
 from lambdas.decisions.actions import (
     Action,
     Claim,
@@ -42,7 +42,8 @@ def decide(facts: Facts) -> tuple[Action, ...]:
         return (Forget(run=facts.run),)
     raised = promotions(facts)
     slots = promoted(facts, raised)
-    known = (*_commits(facts, facts.head), *(step for slot in raised for step in _promotion(facts, slot)))
+    joined = (step for slot in raised for step in _promotion(facts, slot))
+    known = (*_commits(facts, facts.head), *joined, *phases.decide(facts, facts.head))
     settled = _finished(facts, facts.head, slots) if facts.head.status in _CAN_FINISH else ()
     if settled:
         return (*known, *settled)
@@ -117,7 +118,13 @@ def _promotion(facts: Facts, slot: Slot) -> tuple[Action, ...]:
     )
     return (
         Guarded(
-            first=Promote(slot=slot), then=(promoted_to, *_flush_outcome(facts, slot), *moves.ended_by_us(facts, slot))
+            first=Promote(slot=slot),
+            then=(
+                promoted_to,
+                *_flush_outcome(facts, slot),
+                *phases.waste(facts, slot),
+                *moves.ended_by_us(facts, slot),
+            ),
         ),
     )
 
@@ -140,7 +147,10 @@ def _flush_outcome(facts: Facts, slot: Slot) -> tuple[Action, ...]:
         detail=before.flush.value,
         at=before.beat_at or None,
     )
-    return (told, Measure(metric=Metric.FLUSHES_COMMITTED if durable else Metric.FLUSHES_FAILED))
+    if not durable:
+        return (told, Measure(metric=Metric.FLUSHES_FAILED))
+    took = Measure(metric=Metric.FLUSH, value=phases.flush_seconds(facts, slot, before))
+    return (told, Measure(metric=Metric.FLUSHES_COMMITTED), took)
 
 
 def _finished(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ...]:
@@ -183,7 +193,13 @@ def _failed(
     move = MoveRun(seen=head, to=RunStatus.FAILED, cause=cause, reason=reason)
     told = (
         Tell(run=facts.run, what=HistoryKind.STATUS, cause=cause, detail=f"failed: {reason}"),
-        Notify(subject=f"spotproof: run {facts.run} has failed", text=f"Run {facts.run} has failed: {reason}."),
+        Measure(metric=Metric.RUNS_FAILED, cause=cause.value),
+        Notify(
+            subject=f"spotproof: run {facts.run} has failed",
+            text=f"Run {facts.run} has failed ({cause}): slot {slot.slot} gave up with exit code {code}.",
+            do="Read the log of its trainer and agent; its checkpoints are kept.",
+            run=facts.run,
+        ),
     )
     return (Guarded(first=move, then=told),)
 
@@ -193,7 +209,8 @@ def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     quiet = silence.silent(facts, tuple(slots.values()))
     stack = facts.silence
     broken = bool(quiet) and (silence.is_mass(stack) or silence.is_settling(stack, now=facts.now))
-    actions: list[Action] = [*silence.alarm(facts)] if broken else []
+    actions: list[Action] = [Measure(metric=Metric.SILENT_NODES, value=len(quiet))] if quiet else []
+    actions += silence.alarm(facts) if broken else ()
     for slot in slots.values():
         actions += _lifted(facts, slot)
         actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)
@@ -220,6 +237,9 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
     node = node_in(facts, slot, instance)
     if node is not None and node.phase.is_final:
         return ()  # it said `done` or `failed` before it went
+    if _is_extra(slot):
+        has_gone = _is_gone(facts, slot, instance) or instance in quiet or _never_joined(facts, slot, node)
+        return (moves.withdrawn(facts, slot, "it is gone itself"),) if has_gone else ()
     if _is_gone(facts, slot, instance) or _has_left(node):
         return (claim_of(facts, slot, _loss_of(facts, slot, instance, Cause.DISAPPEARED)),)
     if instance in quiet:
@@ -227,6 +247,11 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
     if successor is not None and _never_joined(facts, slot, node):
         return (_replaced(facts, slot, Cause.NEVER_JOINED, (Measure(metric=Metric.NEVER_JOINED),)),)
     return ()
+
+
+def _is_extra(slot: Slot) -> bool:
+    """Whether its successor was started for advice alone: one that goes by itself is not launched again."""
+    return bool(slot.waits_for_notice) and slot.cause is Cause.REBALANCE
 
 
 def _left(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, ...]:
@@ -237,7 +262,7 @@ def _left(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
     node = _holder_node(facts, slot)
     if node is not None and node.phase.is_final:
         return ()
-    if _is_gone(facts, slot, holder):
+    if _is_gone(facts, slot, holder) or _has_left(node):
         return (release_of(facts, slot, _loss_of(facts, slot, holder, Cause.DISAPPEARED)),)
     if holder in quiet:
         return (release_of(facts, slot, _loss_of(facts, slot, holder, Cause.SILENCE)),)

@@ -137,7 +137,7 @@ def _named(message: Message) -> tuple[str, ...]:
     match message:
         case ScheduledChange():
             return message.instances
-        case TagChange() if not OUR_TAGS & set(message.changed):
+        case TagChange() if not _is_opt_in(message):
             return ()
         case Interruption() | Drill() | Rebalance() | StateChange() | TagChange() | CommandResult():
             return (message.instance,)
@@ -145,6 +145,11 @@ def _named(message: Message) -> tuple[str, ...]:
             return ()
         case _:
             assert_never(message)
+
+
+def _is_opt_in(message: TagChange) -> bool:
+    """Whether a person may have opted in or out: a launch of ours sets its own tag too, and costs no call here."""
+    return bool(OUR_TAGS & set(message.changed)) and tags.LAUNCH not in message.changed
 
 
 def asks_of(message: Message, members: Mapping[str, Member]) -> str:
@@ -157,7 +162,7 @@ def asks_of(message: Message, members: Mapping[str, Member]) -> str:
         case Interruption() | Drill():
             return "" if message.instance in members else message.instance
         case TagChange():
-            return message.instance if OUR_TAGS & set(message.changed) else ""
+            return message.instance if _is_opt_in(message) else ""
         case BlockExpiry():
             return message.reservation
         case _:
@@ -285,7 +290,7 @@ def _reason(message: Message, known: Known) -> str:
 
 
 def _reason_of_tags(message: TagChange, known: Known) -> str:
-    if not OUR_TAGS & set(message.changed):
+    if not _is_opt_in(message):
         return NO_TAG_OF_OURS
     machine = known.machines.get(message.instance)
     if machine is None:

@@ -88,7 +88,7 @@ def _is_sound(value: str | float) -> bool:
 
 def _chunks(group: Mapping[Metric, list[float]]) -> list[dict[Metric, list[float]]]:
     """Pieces of at most VALUES values of each metric; a count is one value, its sum."""
-    whole = {metric: [sum(of)] if row_of(metric).unit is Unit.COUNT else of for metric, of in group.items()}
+    whole = {metric: [sum(of)] if row_of(metric).unit is not Unit.SECONDS else of for metric, of in group.items()}
     longest = max(len(of) for of in whole.values())
     return [
         {metric: of[first : first + VALUES] for metric, of in whole.items() if of[first : first + VALUES]}

@@ -60,6 +60,7 @@ class Head:
     node_faults: frozenset[str] = frozenset()  # `slot:incarnation` of nodes that failed before they joined
     spent_usd: float = 0.0  # an estimate, up to `spent_at`
     spent_at: int = 0
+    measured_at: int = 0  # recoveries whose first step was up to then have been measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ class Unit(StrEnum):
 
     COUNT = "Count"
     SECONDS = "Seconds"
+    NONE = "None"  # dollars: CloudWatch has no unit for them
 
 
 class Dimension(StrEnum):
@@ -48,6 +49,7 @@ class Metric(StrEnum):
     RUNS_PAUSED = "RunsPaused"
     RUNS_FAILED = "RunsFailed"
     WASTE_STEPS = "WasteSteps"
+    WASTE_DOLLARS = "WasteDollars"
     INTERRUPTIONS = "Interruptions"
     ADVICE = "RebalanceAdvice"
     ADVICE_STORMS = "AdviceStorms"
@@ -143,6 +145,12 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         section=Section.OVERVIEW,
         says="optimizer steps that had to be done again, as far as heartbeats told them",
         dimensions=_CAUSE,
+    ),
+    MetricRow(
+        metric=Metric.WASTE_DOLLARS,
+        unit=Unit.NONE,
+        section=Section.OVERVIEW,
+        says="what replacements cost before their first step, where a price is known",
     ),
     MetricRow(
         metric=Metric.INTERRUPTIONS,

@@ -9,7 +9,7 @@ from spotproof.contract.items import Head, from_item, to_item
 from spotproof.contract.orders import FlushOrder, bitmap_of
 from spotproof.contract.states import Cause, RunStatus, may_move
 from spotproof.errors import Lost, StoreError
-from spotproof.store.table import Absent, AllOf, AnyOf, Condition, Eq, Exists, Item, Lt, Put, Table, Update
+from spotproof.store.table import Absent, AllOf, AnyOf, Condition, Eq, Exists, Item, Lt, Ne, Put, Table, Update
 
 __all__ = ["Heads"]
 
@@ -61,11 +61,12 @@ class Heads:
                 raise
             return from_item(Head, lost.current)
 
-    def order_flush(self, seen: Head, order: FlushOrder, *, now: int = 0) -> Head:
-        """Put the flush order where agents look, given at `now`; the same order again is success.
+    def order_flush(self, seen: Head, order: FlushOrder, *, now: int = 0) -> Head | None:
+        """Put the flush order where agents look, given at `now`; None if the same order stands there already.
 
-        It replaces the order that was seen, so it must also name those of its leavers who have not left yet. Raises
-        Lost if another order was put meanwhile: read it, join the leavers, order again.
+        Of many who put one order at once, one gets the head: he sends it. It replaces the order that was seen, so it
+        must also name those of its leavers who have not left yet. Raises Lost if another order was put meanwhile: read
+        it, join the leavers, order again.
         """
         stands: Condition = Absent("order") if seen.order is None else Eq("order", seen.order)
         change = Update(
@@ -77,9 +78,14 @@ class Heads:
                 "order_leavers": bitmap_of(order.leavers),
                 "order_at": now,
             },
-            when=AllOf(Exists("pk"), AnyOf(stands, Eq("order", order.order))),
+            when=AllOf(Exists("pk"), stands, Ne("order", order.order)),
         )
-        return from_item(Head, self._table.write(change))
+        try:
+            return from_item(Head, self._table.write(change))
+        except Lost as lost:
+            if lost.current is None or lost.current.get("order") != order.order:
+                raise
+            return None
 
     def mark_bad(self, run: str, generation: int) -> None:
         """Say that this membership has lost a node; its agents pass it on. It only rises, and twice changes nothing."""
@@ -162,6 +168,12 @@ class Heads:
         change = Update(
             key=keys.head(seen.run), set={"wake_at": wake_at, "wake_s": wake_s}, when=AllOf(Exists("pk"), unchanged)
         )
+        return from_item(Head, self._table.write(change))
+
+    def measured(self, seen: Head, *, upto: int) -> Head:
+        """Say that recoveries that ended up to then are measured. Raises Lost if somebody else has: they are his."""
+        unchanged = AnyOf(Absent("measured_at"), Eq("measured_at", seen.measured_at))
+        change = Update(key=keys.head(seen.run), set={"measured_at": upto}, when=AllOf(Exists("pk"), unchanged))
         return from_item(Head, self._table.write(change))
 
     def _counted(self, change: Update) -> Head:

@@ -123,7 +123,7 @@ class World:
             machines=machines,
             quotes=Quotes(ec2),
             commands=Commands(ssm, stack=STACK, document=SETTINGS.document, version=SETTINGS.document_version),
-            notices=Notices(self.sns, SETTINGS.topic),
+            notices=Notices(self.sns, SETTINGS.topic, stack=STACK),
             meter=self.meter,
             queue=RepairQueue(sqs, SETTINGS.repair_queue),
         )

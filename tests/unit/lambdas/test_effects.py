@@ -14,7 +14,7 @@ from lambdas.decisions.pools import Asked, Candidate
 from lambdas.decisions.request import fleet_request, tags_of, token_of
 from lambdas.effects.fleet import Fleet, read_answer
 from lambdas.effects.machines import Machines
-from lambdas.effects.notify import Notices
+from lambdas.effects.notify import Notices, Word
 from lambdas.effects.queue import RepairQueue
 from lambdas.effects.ssm import Commands
 from spotproof.contract import tags
@@ -185,7 +185,10 @@ def test_due_runs_are_enqueued_ten_at_a_time() -> None:
 def test_a_notification_that_does_not_go_out_stops_nothing() -> None:
     sns = client("sns")
     with Stubber(sns) as stub:
-        stub.add_response("publish", {"MessageId": "1"})
-        assert Notices(sns, "arn:aws:sns:us-east-1:111122223333:t").say("s" * 300, "text") == ""
+        notices = Notices(sns, "arn:aws:sns:us-east-1:111122223333:t", stack="prod")
         stub.add_client_error("publish", "NotFound")
-        assert Notices(sns, "arn:aws:sns:us-east-1:111122223333:t").say("s", "text") == "NotFound"
+        stub.add_response("publish", {"MessageId": "1"})
+        notices.say(Word(subject="one", text="text"))
+        notices.say(Word(subject="two", text="text"))
+        assert notices.flush() == ["NotFound"]
+        assert notices.flush() == []  # it is not tried again
