@@ -183,7 +183,8 @@ def test_other_tags_cost_no_call() -> None:
     world = World()
     before = len(world.ec2.calls)
     world.deliver(tagged(MINE, world.clock(), "Name", "team"))
-    assert (len(world.ec2.calls), world.meter.total(Metric.IGNORED)) == (before, 1)
+    world.deliver(tagged(MINE, world.clock() + 1, *tags.ALL))  # a launch of ours
+    assert (len(world.ec2.calls), world.meter.total(Metric.IGNORED)) == (before, 2)
 
 
 def test_an_interrupted_adopted_node_is_replaced_like_any_other() -> None:

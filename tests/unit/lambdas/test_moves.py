@@ -163,6 +163,34 @@ def test_an_extra_node_that_is_interrupted_itself_is_not_launched_again() -> Non
     assert world.ec2.count("create_fleet") == 2
 
 
+@pytest.mark.parametrize("fate", ["gone", "silent", "never joined"])
+def test_the_sweep_lets_an_extra_node_go_that_has_gone_itself(fate: str) -> None:
+    world = World()
+    [holder] = world.started(signals=Signals(prewarm=True, prewarm_keep_s=10**6))
+    world.deliver(advice(holder, world.clock()))
+    world.boot()
+    successor = str(world.slot().successor_instance)
+    if fate != "never joined":
+        world.beat("mini", successor, NodePhase.PARKED)
+    if fate == "gone":
+        world.ec2.instances[successor].state = "terminated"
+    world.clock.advance(700 if fate == "never joined" else 0)
+    for _ in range(2):
+        look(world, successor)
+    slot = world.slot()
+    assert (slot.holder_instance, slot.successor_instance, world.ec2.count("create_fleet")) == (holder, None, 2)
+    assert (successor in world.ec2.terminated) is (fate != "gone")
+
+
+def test_a_holder_that_heard_its_notice_alone_is_succeeded() -> None:
+    """EventBridge was silent: the node's own metadata told it, and it has flushed and drains."""
+    world = World()
+    holder, _ = prewarmed(world)
+    world.flushed("mini", holder, 7)
+    world.tick()
+    assert world.slot().waits_for_notice is None
+
+
 def test_a_notice_whose_claim_loses_to_a_prewarm_releases_it() -> None:
     """Both have seen the slot without a successor; the prewarm was faster."""
     world = World()
@@ -240,7 +268,7 @@ def test_a_move_flushes_when_the_successor_is_ready_and_ends_the_old_node() -> N
     slot = world.slot()
     assert (slot.waits_for_notice, slot.deadline_at, leavers(world)) == (
         None,
-        int(world.clock()) + 240,
+        int(world.clock()) + 120,
         frozenset({0}),
     )
     assert len(world.ssm.sent) == sent + 1
