@@ -15,7 +15,7 @@ from lambdas.decisions.pools import Asked, Candidate, Hopeless, Waiting
 from lambdas.decisions.request import fleet_request, tags_of, token_of
 from lambdas.decisions.verdicts import ADVICE, CAUSES, VERDICTS, Verdict, cause_of, verdict_of
 from spotproof.contract import limits
-from spotproof.contract.items import NO_INSTANCE, Generation, Head, Pool, Slot
+from spotproof.contract.items import NO_INSTANCE, Generation, Head, PointerItem, Pool, Slot
 from spotproof.contract.orders import bitmap_of
 from spotproof.contract.runspec import MarketPolicy, Placement, Pools, RunSpec
 from spotproof.contract.states import Cause, Market, NoticeKind, RunStatus
@@ -208,6 +208,36 @@ def test_the_market(policy: MarketPolicy, attempts: int, known: tuple[Pool, ...]
     assert choice.market is market
 
 
+@pytest.mark.parametrize(
+    ("pools_of", "age_s", "committed", "first"),
+    [
+        ({"first_on_demand_s": 600}, 599, None, Market.ON_DEMAND),
+        ({"first_on_demand_s": 600}, 600, None, Market.SPOT),
+        ({"deadline_s": 10_000, "deadline_step": 100}, 5_000, None, Market.SPOT),
+        ({"deadline_s": 10_000, "deadline_step": 100}, 5_001, None, Market.ON_DEMAND),
+        ({"deadline_s": 10_000, "deadline_step": 100}, 5_001, (60, 5_000), Market.SPOT),
+        ({"deadline_s": 10_000, "deadline_step": 100}, 7_000, (60, 5_000), Market.ON_DEMAND),
+    ],
+)
+def test_on_demand_comes_first_at_the_beginning_and_when_the_run_would_be_late(
+    pools_of: dict[str, Any], age_s: int, committed: tuple[int, int] | None, first: Market
+) -> None:
+    submitted_at = NOW - age_s
+    pointer = committed and PointerItem(
+        run="mini",
+        generation=1,
+        step=committed[0],
+        rank=1,
+        manifest_key="m",
+        manifest_digest="0",
+        committed_at=submitted_at + committed[1],
+    )
+    given = facts(head=Head(run="mini", status=RunStatus.ACTIVE, submitted_at=submitted_at), pointer=pointer)
+    asked = pools.markets(given, spec(market=MarketPolicy.SPOT_THEN_ON_DEMAND, **pools_of))
+    assert asked[0] is first
+    assert set(asked) == {Market.SPOT, Market.ON_DEMAND}, "the other one is better than none"
+
+
 def test_a_shortage_cools_ten_minutes_doubling_to_two_hours_and_begins_anew_after_rest() -> None:
     name, waits, known, now = ("g5.xlarge", "us-east-1a", Market.SPOT), [], None, NOW
     for _ in range(6):
@@ -219,6 +249,11 @@ def test_a_shortage_cools_ten_minutes_doubling_to_two_hours_and_begins_anew_afte
     assert known is not None
     rested = replace(facts(pools=(known,)), now=known.until + known.cooldown_s + 1)
     assert pools.cooled(rested, name, Verdict.CAPACITY)[1].cooldown_s == 600
+
+
+def test_a_run_may_say_how_long_a_shortage_cools_at_first() -> None:
+    given = facts(spec=spec(cooldown_s=30))
+    assert pools.cooled(given, ("g5.xlarge", "us-east-1a", Market.SPOT), Verdict.CAPACITY)[1].until == NOW + 30
 
 
 @pytest.mark.parametrize(
