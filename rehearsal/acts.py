@@ -13,7 +13,7 @@ from rehearsal.evidence import DepartureKind
 from rehearsal.plan import HOME, POOLS, Act
 from rehearsal.plane.bus import Delivery
 from rehearsal.plane.market import INSUFFICIENT
-from rehearsal.stage import Stage, is_running
+from rehearsal.stage import InVain, Stage, is_running
 from spotproof.contract import keys, names, s3keys
 from spotproof.contract.events import EVENTS
 
@@ -72,7 +72,7 @@ def frozen(stage: Stage) -> None:
     good = stage.wait_for_commit_beyond(stage.step())
     bad = stage.wait_for_commit_beyond(good)
     instance, pieces, generation = stage.holder(), stage.pieces(), stage.generation()
-    old = losses.pieces(losses.read(stage.loss_log))[-1].pid
+    old = losses.pieces(losses.read(stage.logs[0]))[-1].pid
     stage.region.hosts.freeze(instance)
     damage_newest(stage)
     stage.say(f"(c) step {stage.step()}: {instance} freezes; a chunk of the commit of step {bad} is damaged in S3")
@@ -135,7 +135,22 @@ def golden_events(stage: Stage) -> None:
             stage.region.emit(event | {"account": stage.region.account.id, "region": stage.region.region})
     ghost(stage)
     stage.region.quiet()
+    look_at_dashboard(stage)
     stage.say(f"    every golden event passed; {pieces} processes trained so far, and still do")
+
+
+def look_at_dashboard(stage: Stage) -> None:
+    """A person opens the dashboard: CloudWatch asks each custom widget what it is, for the runs, and for this one."""
+    cloudwatch = stage.region.client("cloudwatch")
+    (board,) = cloudwatch.list_dashboards()["DashboardEntries"]
+    widgets = json.loads(cloudwatch.get_dashboard(DashboardName=board["DashboardName"])["DashboardBody"])["widgets"]
+    context = {"dashboardName": board["DashboardName"], "theme": "light", "width": 588, "height": 369}
+    questions: tuple[dict[str, Any], ...] = ({"describe": True}, {}, {"run": stage.run})
+    for endpoint in [one["properties"]["endpoint"] for one in widgets if one["type"] == "custom"]:
+        for asked in questions:
+            shown = stage.region.functions.invoke(endpoint.rsplit(":", 1)[-1], {"widgetContext": context, **asked})
+            if shown.error or ("run" in asked and f"Run {stage.run}" not in str(shown.result)):
+                raise InVain(f"the widget, asked for {asked}, says {shown.error or shown.result!r:.200}")
 
 
 def ghost(stage: Stage) -> None:

@@ -57,9 +57,15 @@ class Plan:
         """How many nodes a run has."""
         return int(self.spec.get("slots", 1))
 
+    def logs(self, loss_log: Path) -> tuple[Path, ...]:
+        """Where each rank notes its steps, when the training is told this loss log."""
+        if self.slots == 1:
+            return (loss_log,)
+        return tuple(loss_log.with_name(f"{loss_log.name}.{rank}") for rank in range(self.slots))
+
     def training(self, *words: str) -> list[str]:
-        """The training command without its launcher: one process is the reference trainer, several are our own."""
-        script = ["trainer_image/train.py"] if self.slots == 1 else ["-m", "rehearsal.trainer"]
+        """The training command without its launcher: the reference trainer, of one rank or of several."""
+        script = ["trainer_image/train.py"] if self.slots == 1 else ["-m", "trainer_image.train_ddp"]
         return [*script, "--steps", str(self.steps), "--seed", str(SEED), *words]
 
 

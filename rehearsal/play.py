@@ -33,7 +33,7 @@ class Performance:
 
     stage: Stage
     evidence: Evidence
-    beside: tuple[Evidence, ...]  # of the runs beside it
+    beside: tuple[Evidence, ...]  # of its further ranks, and of the runs beside it
     seconds: float
 
 
@@ -72,8 +72,7 @@ def play(
         except (InVain, TimeoutError) as error:
             say(f"    {error}")
             in_vain.append(str(error))
-    points = reference.result()
-    evidence, *beside = gather(stage, reference=points, in_vain=in_vain)
+    evidence, *beside = gather(stage, reference=reference.result(), in_vain=in_vain)
     return Performance(stage=stage, evidence=evidence, beside=tuple(beside), seconds=time.monotonic() - begun)
 
 
@@ -87,8 +86,8 @@ def _play_acts(stage: Stage) -> None:
     acts.end(stage)
 
 
-def gather(stage: Stage, *, reference: tuple[Point, ...], in_vain: list[str]) -> list[Evidence]:
-    """Reads everything that the verdicts need, from the emulated account and the loss logs; the stage's own run first.
+def gather(stage: Stage, *, reference: tuple[tuple[Point, ...], ...], in_vain: list[str]) -> list[Evidence]:
+    """Reads everything that the verdicts need, from the emulated account and the loss logs: for each rank of each run.
 
     What is the region's, not a run's (failures, permissions), stands in the evidence of every run.
     """
@@ -108,14 +107,14 @@ def gather(stage: Stage, *, reference: tuple[Point, ...], in_vain: list[str]) ->
         permissions=_permissions(stage),
         left_running=left_running(stage),
     )
-    return [_evidence(one, shared) for one in stage.runs]
+    return [_evidence(one, shared, rank) for one in stage.runs for rank in range(len(one.logs))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
     """What is the same for every run of a region."""
 
-    reference: tuple[Point, ...]
+    reference: tuple[tuple[Point, ...], ...]
     coverage: Coverage | None
     dead_letters: Mapping[str, int]
     plane_problems: tuple[str, ...]
@@ -124,7 +123,7 @@ class _Shared:
     left_running: tuple[str, ...]
 
 
-def _evidence(stage: Stage, shared: _Shared) -> Evidence:
+def _evidence(stage: Stage, shared: _Shared, rank: int) -> Evidence:
     auditor = stage.auditor
     woken = [
         commit
@@ -135,8 +134,8 @@ def _evidence(stage: Stage, shared: _Shared) -> Evidence:
         run=stage.run,
         steps=stage.plan.steps,
         interval_steps=stage.plan.interval_steps,
-        reference=shared.reference,
-        points=losses.read(stage.loss_log),
+        reference=shared.reference[rank],
+        points=losses.read(stage.logs[rank]),
         departures=tuple(stage.departures),
         commits=tuple(auditor.commits),
         audit_problems=tuple(auditor.problems),

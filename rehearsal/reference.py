@@ -27,9 +27,10 @@ class Reference:
         name = f"reference-{plan.steps}-{plan.slots}"
         self._log, self._output = folder / f"{name}.jsonl", folder / f"{name}.log"
         self._child: Child | None = None
-        self._steps = plan.steps
-        if losses.last_step(self._log) < plan.steps:
-            self._log.unlink(missing_ok=True)
+        self._steps, self._logs = plan.steps, plan.logs(self._log)
+        if any(losses.last_step(log) < plan.steps for log in self._logs):
+            for log in self._logs:
+                log.unlink(missing_ok=True)
             self._child = processes.start(self._command(plan), env=_environment(), cwd=REPOSITORY, log=self._output)
 
     def _command(self, plan: Plan) -> list[str]:
@@ -38,14 +39,15 @@ class Reference:
         launcher = [] if plan.slots == 1 else ["-m", "torch.distributed.run", *ranks]
         return [sys.executable, *launcher, *words]
 
-    def result(self) -> tuple[Point, ...]:
-        """Every step of the uninterrupted run. Raises ReferenceFailed."""
+    def result(self) -> tuple[tuple[Point, ...], ...]:
+        """Every step of the uninterrupted run, rank by rank. Raises ReferenceFailed."""
         code = 0 if self._child is None else self._child.wait(LIMIT_S)
-        points = losses.read(self._log)
-        if code != 0 or len(points) != self._steps:
+        ranks = tuple(losses.read(log) for log in self._logs)
+        if code != 0 or any(len(points) != self._steps for points in ranks):
             said = self._output.read_text(errors="replace")[-1000:]
-            raise ReferenceFailed(f"the uninterrupted run ended with {code} after {len(points)} steps:\n{said}")
-        return points
+            counted = ", ".join(str(len(points)) for points in ranks)
+            raise ReferenceFailed(f"the uninterrupted run ended with {code} after {counted} steps:\n{said}")
+        return ranks
 
 
 def _environment() -> dict[str, str]:

@@ -52,6 +52,7 @@ class Stage:
         self.run = run
         self.companions: list[Stage] = []
         self.loss_log = region.workdir / f"{run}-losses.jsonl"
+        self.logs = plan.logs(self.loss_log)  # of each rank
         self.first = plan.slots  # nodes that the stack launches before anything happens
         self.departures: list[Departure] = []
         self.extras: list[str] = []
@@ -155,11 +156,11 @@ class Stage:
 
     def step(self) -> int:
         """The newest step that any trainer finished."""
-        return losses.last_step(self.loss_log)
+        return losses.last_step(self.logs[0])
 
     def pieces(self) -> int:
         """How many processes have trained so far."""
-        return len(losses.pieces(losses.read(self.loss_log)))
+        return len(losses.pieces(losses.read(self.logs[0])))
 
     @property
     def runs(self) -> tuple[Stage, ...]:

@@ -32,6 +32,7 @@ def attacks(estate: Estate) -> Iterator[Attempt]:
     yield from _only_repair(estate)
     yield from _sweep(estate)
     yield from _guard(estate)
+    yield from _widget(estate)
 
 
 def launched(estate: Estate) -> dict[str, str]:
@@ -247,3 +248,18 @@ def _guard(estate: Estate) -> Iterator[Attempt]:
         yield query.to(f"call {verb}", action=f"cloudformation:{verb}", resource=stack)
     yield query.to("forge notices", action="sqs:SendMessage", resource=estate.queues[Function.INTERRUPTION.value])
     yield query.to("empty the bucket", action="s3:DeleteObject", resource=f"{estate.bucket}/{s3keys.RUNS}{RUN}/a")
+
+
+def _widget(estate: Estate) -> Iterator[Attempt]:
+    """The widget answers whoever looks at a dashboard: it reads what stories are made of, and changes nothing."""
+    actor = Function.WIDGET.value
+    read = item(actor, "dynamodb:Query", estate.table, keys.history_partition(RUN))
+    for verb in (*WRITES, "dynamodb:DeleteItem", "dynamodb:ConditionCheckItem", "dynamodb:Scan"):
+        yield read.to(f"call {verb}", action=verb)
+    yield read.where("read which instance is whose", leading(keys.member("i-1").pk))
+    yield read.where("read the pools", leading(keys.pool_partition("us-east-1")))
+    yield read.to("read another table", resource=other_table(estate))
+    yield read.to("read checkpoints", action="s3:GetObject", resource=f"{estate.bucket}/{s3keys.RUNS}{RUN}/a")
+    yield read.to("speak on the topic", action="sns:Publish", resource=estate.topic)
+    for function in estate.functions.values():
+        yield read.to("call a function", action="lambda:InvokeFunction", resource=function)
