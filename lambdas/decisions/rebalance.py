@@ -54,7 +54,7 @@ def _spent(facts: Facts, claim: Guarded) -> Guarded:
         subject=f"spotproof: a storm of rebalance advice in {facts.region}",
         text=f"The stack has started {limit} nodes within {minutes} minutes for rebalance recommendations alone, and "
         "more are recommended: none is started for advice until it calms down. Every run saves an extra checkpoint, "
-        "and real notices are answered as always; nothing to do.",
+        "and real notices are answered as always.",
     )
     storm = Guarded(first=NoteStorm(region=facts.region), then=(said, Measure(metric=Metric.ADVICE_STORMS)))
     return Guarded(first=spend, then=(claim, Measure(metric=Metric.PREWARMED)), otherwise=(storm,))

@@ -295,7 +295,11 @@ def _replaced(facts: Facts, slot: Slot, cause: Cause, then: tuple[Action, ...]) 
     instance = occupant(slot.successor_instance) or occupant(slot.holder_instance) or NO_INSTANCE
     claim = claim_of(facts, slot, _loss_of(facts, slot, instance, cause))
     machine = facts.machine(instance)
-    end = (Terminate(instances=(instance,)),) if is_ours(facts, machine) else ()
+    end: tuple[Action, ...] = ()
+    if is_ours(facts, machine):
+        end = (Terminate(instances=(instance,)),)
+    elif machine is not None:
+        end = (_left_running(facts, slot, instance, cause),)
     told = Tell(
         run=facts.run,
         what=HistoryKind.NEVER_JOINED if cause is Cause.NEVER_JOINED else HistoryKind.LOST,
@@ -305,6 +309,17 @@ def _replaced(facts: Facts, slot: Slot, cause: Cause, then: tuple[Action, ...]) 
         cause=cause,
     )
     return Guarded(first=claim.first, then=(*claim.then, told, *then, *end), otherwise=claim.otherwise)
+
+
+def _left_running(facts: Facts, slot: Slot, instance: str, cause: Cause) -> Notify:
+    return Notify(
+        subject=f"spotproof: {instance} of run {facts.run} is replaced and left running",
+        many=f"spotproof: {{count}} instances of run {facts.run} are replaced and left running",
+        text=f"Slot {slot.slot} of run {facts.run} is given to another node ({cause}). {instance} was tagged by hand and "
+        "is not ended.",
+        do="See whether its agent runs there; end the instance, or take its tag off and put it on again.",
+        run=facts.run,
+    )
 
 
 def is_ours(facts: Facts, machine: Machine | None) -> bool:

@@ -194,6 +194,22 @@ def test_an_interrupted_adopted_node_is_replaced_like_any_other() -> None:
     assert world.slot().successor_instance not in (None, NO_INSTANCE, MINE)
 
 
+def test_one_whose_agent_never_beats_is_replaced_and_left_running() -> None:
+    world = World()
+    world.submit()
+    world.ec2.tag(MINE, tags=dict(BY_HAND))
+    world.deliver(tagged(MINE, world.clock()))
+    world.clock.advance(601)
+    world.tick()
+    assert world.slot().successor_instance not in (None, NO_INSTANCE, MINE)
+    assert MINE not in world.ec2.terminated
+    assert [MINE in said["Subject"] for said in world.sns.said] == [True]
+    successor = world.slot().successor_instance
+    for _ in range(2):
+        world.tick()
+    assert world.slot().successor_instance == successor, "it is not adopted again"
+
+
 def test_untagging_saves_replaces_and_never_ends() -> None:
     world = World()
     adopted(world)
