@@ -66,7 +66,7 @@ def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, 
     """The story of `run`. Verdicts and money are the caller's to add (`dataclasses.replace`)."""
     recorded = [entry for entry in history if entry.run == run]
     told = [*_flushes(recorded, sources.checkpoints), *_first_steps(recorded, sources.segments)]
-    entries = sorted(_seen_notices(told, sources.marks), key=lambda entry: entry.at_ms)
+    entries = sorted(_joined_once(_seen_notices(told, sources.marks)), key=lambda entry: entry.at_ms)
     moments = [entry.at_ms / 1000 for entry in entries] + [mark.at for _, mark in sources.marks]
     moments += [point.at for segment in sources.segments for point in segment.points if point.at is not None]
     begin_at, end_at = (min(moments), max(moments)) if moments else (0.0, 0.0)
@@ -128,6 +128,17 @@ def _seen_notices(entries: Sequence[History], marks: Sequence[tuple[str, Mark]])
     return [
         dataclasses.replace(entry, at_ms=seen[entry.instance])
         if entry.what == _K.NOTICE and entry.cause is not Cause.REBALANCE and entry.instance in seen
+        else entry
+        for entry in entries
+    ]
+
+
+def _joined_once(entries: Sequence[History]) -> list[History]:
+    """The entries; a promotion at the moment of its seal, where the node told it: else it has the second only."""
+    sealed = {(entry.slot, entry.incarnation): entry.at_ms for entry in entries if entry.what == _K.SEALED}
+    return [
+        dataclasses.replace(entry, at_ms=sealed.get((entry.slot, entry.incarnation), entry.at_ms))
+        if entry.what == _K.PROMOTED
         else entry
         for entry in entries
     ]
@@ -230,4 +241,4 @@ def _at(entries: Sequence[History], *kinds: HistoryKind) -> float | None:
 
 
 def _step(entries: Sequence[History], *kinds: HistoryKind) -> int | None:
-    return next((entry.step for entry in entries if entry.what in kinds), None)
+    return next((entry.step for entry in entries if entry.what in kinds and entry.step is not None), None)
