@@ -315,7 +315,7 @@ def _left_running(facts: Facts, slot: Slot, instance: str, cause: Cause) -> Noti
     return Notify(
         subject=f"spotproof: {instance} of run {facts.run} is replaced and left running",
         many=f"spotproof: {{count}} instances of run {facts.run} are replaced and left running",
-        text=f"Slot {slot.slot} of run {facts.run} is given to another node ({cause}). {instance} was tagged by hand and "
+        text=f"Slot {slot.slot} of run {facts.run} goes to another node ({cause}). {instance} was tagged by hand and "
         "is not ended.",
         do="See whether its agent runs there; end the instance, or take its tag off and put it on again.",
         run=facts.run,
