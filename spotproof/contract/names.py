@@ -9,7 +9,6 @@ from typing import Final
 from spotproof.contract.events import Queue
 from spotproof.contract.limits import SWEEP_PERIOD_S
 
-
 BATCH_SIZE: Final = 10
 
 
@@ -21,6 +20,7 @@ class Function(StrEnum):
     SWEEP = "sweep"
     REPAIR = "repair"
     GUARD = "guard"
+    WIDGET = "widget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,14 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
         queue=None,
         timeout_s=60,
         memory_mib=512,
+        max_concurrency=1,
+    ),
+    FunctionRow(
+        function=Function.WIDGET,
+        handler="lambdas.handlers.widget.handler",
+        queue=None,
+        timeout_s=20,
+        memory_mib=1024,  # twice the processor of the others: somebody waits and looks
         max_concurrency=1,
     ),
 )

@@ -124,21 +124,35 @@ def test_a_done_run_stays_done(table: Table, run: str) -> None:
 
 def test_a_second_flush_order_has_to_see_the_first(table: Table, run: str) -> None:
     heads, seen = Heads(table), head_of(table, run, slots=3)
-    first = heads.order_flush(seen, order("one", 0))
+    first = heads.order_flush(seen, order("one", 0), now=NOW)
+    assert first is not None
+    assert (first.order_at, first.wake_at) == (NOW, 0)
     assert (first.order, first.order_leavers, first.order_deadline_at) == ("one", "1", NOW + 120)
-    assert heads.order_flush(seen, order("one", 0)) == first
+    assert heads.order_flush(seen, order("one", 0)) is None, "somebody else has put it, and sends it"
+    assert heads.order_flush(first, order("one", 0)) is None
     with pytest.raises(Lost) as caught:
         heads.order_flush(seen, order("two", 2))
     assert caught.value.current is not None
     assert caught.value.current["order"] == "one"
-    assert heads.order_flush(first, order("two", 0, 2)).order_leavers == "5"
+    second = heads.order_flush(first, order("two", 0, 2))
+    assert second is not None
+    assert second.order_leavers == "5"
+
+
+def test_one_of_many_says_when_somebody_comes_for_open_claims(table: Table, run: str) -> None:
+    heads, seen = Heads(table), head_of(table, run)
+    first = heads.expect(seen, wake_at=NOW + 6, wake_s=6)
+    assert (first.wake_at, first.wake_s) == (NOW + 6, 6)
+    with pytest.raises(Lost):
+        heads.expect(seen, wake_at=NOW + 7, wake_s=6)
+    assert heads.expect(first, wake_at=NOW + 20, wake_s=12).wake_at == NOW + 20
 
 
 def test_a_head_with_the_largest_order_is_under_1_kb(table: Table, run: str) -> None:
     heads = Heads(table)
     seen = head_of(table, run, slots=1000)
     seen = heads.move(seen, RunStatus.BLOCKED, cause=Cause.CONFIGURATION, reason="r" * 200, now=NOW)
-    heads.order_flush(seen, order("o" * 64, *range(1000)))
+    heads.order_flush(seen, order("o" * 64, *range(1000)), now=NOW)
     item = table.get(keys.head(run))
     assert item is not None
     assert sum(len(name) + len(str(value)) for name, value in item.items()) < 1024
@@ -197,7 +211,7 @@ def test_a_run_that_is_active_again_has_its_budgets_anew(table: Table, run: str)
 
 def test_a_run_that_is_not_there_is_not_made_by_counting(table: Table, run: str) -> None:
     heads = Heads(table)
-    writes: list[Callable[[], Head]] = [
+    writes: list[Callable[[], Head | None]] = [
         lambda: heads.launched(run, 1, recovered=True),
         lambda: heads.launch_failed(run, 1, next_launch_at=NOW, spot=True),
         lambda: heads.node_fault(run, "0:1"),

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -227,7 +228,7 @@ class VirtualTable:
             some = pairs[first : first + 25]
             for key, item in some:
                 item_to_wire(key, item)
-            self.region.call(TABLE_S, lambda some=some: self._put(some))
+            self.region.call(TABLE_S, partial(self._put, some))
 
     def transact(self, ops: Sequence[Op]) -> None:
         def work() -> None:

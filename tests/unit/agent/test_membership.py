@@ -194,6 +194,7 @@ def test_the_order_that_stands_at_the_seal_means_the_predecessor(world: World) -
     heads.create(head)
     order = FlushOrder(order="o-1", kind=NoticeKind.INTERRUPTION, deadline_at=5000, leavers=frozenset({0}))
     seen = heads.order_flush(head, order)
+    assert seen is not None
     first = world.place(OLD)
     world.joiner().join(OLD, "r")
     assert joined(world).old_order == "o-1"
