@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -71,6 +72,15 @@ def test_a_link_that_we_end_tells_nothing(neighbour: Neighbour) -> None:
     assert not lost.is_set()
 
 
+def made(watch: Watch) -> Link:
+    """The watch's link, which its thread notes a moment after the neighbour has seen it."""
+    give_up_at = time.monotonic() + LIMIT_S
+    while watch._link is None:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.001)
+    return watch._link
+
+
 @pytest.mark.parametrize(
     ("what", "left", "moved", "over"),
     [("killed", False, False, True), ("left", True, False, False), ("parked again", False, True, False)],
@@ -90,8 +100,7 @@ def test_a_lost_link_ends_the_generation_only_if_the_neighbour_died(
                 joins.leave("r", "b")
             if moved:
                 joins.put(Join(run="r", node="b", ready_for=2, endpoint="127.0.0.1:1"))
-            link = watch._link
-            assert link is not None
+            link = made(watch)
             neighbour.die()
             link._thread.join(LIMIT_S)
             newest = Memberships(table).newest("r")
