@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotproof.contract.keys import Key
-from spotproof.store.table import Item, Op, Table, Write
+from spotproof.store.table import BulkTable, Item, Op, Write
 
 
 class Killed(BaseException):
@@ -45,7 +45,7 @@ class Fuse:
 class FusedTable:
     """A table whose writes are effects."""
 
-    def __init__(self, table: Table, fuse: Fuse) -> None:
+    def __init__(self, table: BulkTable, fuse: Fuse) -> None:
         self._table = table
         self._fuse = fuse
 
