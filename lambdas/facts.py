@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from lambdas.decisions.adoption import hand_tagged
 from lambdas.decisions.facts import Facts, Loss, Machine, Silence, occupant
+from lambdas.decisions.losses import TOLD
 from lambdas.decisions.silence import late, silent
 from lambdas.decisions.sorting import asks_of
 from lambdas.effects.machines import Machines
 from lambdas.effects.stores import Stores
-from spotproof.contract.items import Generation, Member
+from spotproof.contract.items import Generation, Member, Slot
 from spotproof.contract.messages import BlockExpiry, Message
 from spotproof.contract.states import LaunchState
 from spotproof.store.many import Asked, Read
@@ -50,7 +51,8 @@ class Reader:
     def of_losses(self, losses: Mapping[str, Sequence[Loss]], *, now: int) -> dict[str, Facts]:
         """What a claimer needs, of many runs at once: head, pointer, the slots concerned and the last words.
 
-        The membership is read where it matters: only for a lost successor, who may have joined.
+        The membership is read where it matters: for a lost successor, who may have joined; and for a holder's first
+        notice after it was claimed, because its successor may have joined, and the slot's order would mean that one.
         """
         asked = [
             Asked(
@@ -65,7 +67,7 @@ class Reader:
 
     def _of_losses(self, run: str, read: Read, losses: Sequence[Loss], *, now: int) -> Facts:
         lost = frozenset(loss.instance for loss in losses)
-        joining = any(occupant(slot.successor_instance) in lost for slot in read.slots)
+        joining = any(occupant(slot.successor_instance) in lost or _may_be_left(slot, lost) for slot in read.slots)
         return Facts(
             run=run,
             stack=self.stack,
@@ -165,6 +167,11 @@ class Reader:
             slots=slots,
             nodes=self.stores.nodes.list(run, slots=max(1, len(slots))),
         )
+
+
+def _may_be_left(slot: Slot, lost: frozenset[str]) -> bool:
+    is_late = slot.holder_instance in lost and slot.cause not in TOLD
+    return is_late and occupant(slot.successor_instance) is not None
 
 
 def _is_broken(read: Read, losses: Sequence[Loss]) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final
 
 from lambdas.decisions.actions import Action, Measure, OrderFlush, SendFlush, Tell
 from lambdas.decisions.facts import Facts
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head
-from spotproof.contract.limits import NOTICE_S
+from spotproof.contract.limits import HEAD_POLL_S, NOTICE_S
 from spotproof.contract.metrics import Metric
 from spotproof.contract.orders import FlushOrder, slots_of
 from spotproof.contract.states import Cause, NoticeKind
+
+HEARD_S: Final = 3 * HEAD_POLL_S  # by then every agent that reaches the table has read an order
 
 
 def order_flush(
@@ -20,10 +23,11 @@ def order_flush(
 ) -> tuple[Action, ...]:
     """The actions that tell the run to flush. The same facts give the same order id, so that a repetition is no news.
 
-    Leavers of an order that still stands stay leavers. The deadline is the new leavers': those of the standing order
-    have heard theirs, and an earlier one would take seconds from the flush of the others.
+    Leavers of an order that not every agent may have read yet stay leavers. The deadline is the new leavers': an earlier
+    one would take seconds from their flush. Older leavers are not named again: they leave already, and where one of
+    them has been replaced since, its slot's number would mean the node that has just come.
     """
-    everybody = leavers | standing_leavers(facts.head, facts.now)
+    everybody = leavers | _unheard_leavers(facts.head, facts.now)
     order = FlushOrder(
         order=order_id(facts.run, kind, deadline_at, everybody), kind=kind, deadline_at=deadline_at, leavers=everybody
     )
@@ -50,6 +54,11 @@ def standing_leavers(head: Head | None, now: int) -> frozenset[int]:
     if head is None or head.order_leavers is None or (head.order_deadline_at or 0) <= now:
         return frozenset()
     return slots_of(head.order_leavers)
+
+
+def _unheard_leavers(head: Head | None, now: int) -> frozenset[int]:
+    is_old = head is not None and 0 < head.order_at <= now - HEARD_S
+    return frozenset() if is_old else standing_leavers(head, now)
 
 
 def order_id(run: str, kind: NoticeKind, deadline_at: int, leavers: Iterable[int]) -> str:

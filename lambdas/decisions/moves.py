@@ -151,7 +151,8 @@ def _released(facts: Facts, head: Head, waiting: Sequence[Slot]) -> tuple[Action
         same = [slot for slot in going if slot.cause is cause]
         leavers = frozenset(slot.slot for slot in same)
         deadline_at = _deadline(facts, same)
-        if leavers <= standing_leavers(head, facts.now):
+        since = max(slot.claimed_at or 0 for slot in same)  # an older order meant the node that was there before
+        if leavers <= standing_leavers(head, facts.now) and head.order_at >= since:
             deadline_at = head.order_deadline_at or deadline_at
         elif deadline_at > facts.now:
             kind = KINDS.get(cause, NoticeKind.MAINTENANCE)

@@ -82,6 +82,18 @@ class Called(Exception):
     """The agent ends."""
 
 
+def has_place(member: Member, slot: Slot | None) -> bool:
+    """Whether an instance may act on its entry. One that was let go may be given another place.
+
+    What we launch is entered once it is bound. A hand-tagged instance is entered first, and its place may have gone to
+    another one meanwhile: a beat there would turn that one away. So `slot` has to name it.
+    """
+    if member.ended_at is not None:
+        return False
+    is_bound = slot is not None and member.instance in (slot.holder_instance, slot.successor_instance)
+    return member.launch is not None or is_bound
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incumbent:
     """Who works in the slot until this node's seal, and when it may be gone."""
@@ -197,13 +209,18 @@ class Joiner:
         members = Members(self.table)
         while self.now() < until:
             member = self.patiently(lambda: members.read(instance))
-            if member is not None and member.ended_at is None:  # one that was let go may be given another place
+            if member is not None and self._has_place(member):
                 return member
             self._pause()
         raise Missing(
             f"instance {instance} is bound to no run after {FIRST_HEARTBEAT_S} s",
             next_step="look at the run's launches with `spotproof status`; the sweep ends instances without a place",
         )
+
+    def _has_place(self, member: Member) -> bool:
+        if member.launch is not None:
+            return has_place(member, None)
+        return has_place(member, self.patiently(lambda: Slots(self.table).read(member.run, member.slot)))
 
     def _spec(self, member: Member, run: str) -> RunSpec:
         if member.run != run:

@@ -12,7 +12,7 @@ import pytest
 
 from spotproof.agent.head import is_superseded
 from spotproof.agent.heartbeat import Place
-from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed, waiting_for
+from spotproof.agent.membership import Joined, Joiner, NotJoined, Parked, Placed, has_place, waiting_for
 from spotproof.checkpoint.commit import Committer, make_part
 from spotproof.checkpoint.fetch import Fetched, Fetcher
 from spotproof.contract import keys
@@ -93,6 +93,29 @@ def test_when_a_successor_joins(
     beat = None if holder is None else changed(HOLDER, **holder)
     reason = waiting_for(slot=changed(SLOT, **slot), place=PLACE, holder=beat, now=now)  # type: ignore[arg-type]
     assert bool(reason) is waits, what
+
+
+LAUNCHED = Member(instance=NEW, run="r", slot=0, incarnation=2, launch=3)
+BY_HAND = dataclasses.replace(LAUNCHED, launch=None)
+
+
+@pytest.mark.parametrize(
+    ("member", "slot", "has"),
+    [
+        (LAUNCHED, None, True),
+        (dataclasses.replace(LAUNCHED, ended_at=5), None, False),
+        (BY_HAND, None, False),
+        (BY_HAND, SLOT, True),
+        (BY_HAND, dataclasses.replace(SLOT, successor_instance=NO_INSTANCE), False),
+        (BY_HAND, dataclasses.replace(SLOT, successor_instance="i-0000000000000000c"), False),
+        (BY_HAND, dataclasses.replace(SLOT, holder_instance=NEW, successor_instance=None), True),
+        (dataclasses.replace(BY_HAND, ended_at=5), SLOT, False),
+    ],
+)
+def test_a_hand_tagged_instance_acts_only_in_a_place_that_is_bound_to_it(
+    member: Member, slot: Slot | None, has: bool
+) -> None:
+    assert has_place(member, slot) is has
 
 
 @pytest.mark.parametrize(

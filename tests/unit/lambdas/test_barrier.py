@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotproof.contract.items import NO_INSTANCE
+from spotproof.contract.orders import slots_of
 from tests.fakes.control import World, notice, state
 
 
@@ -74,3 +75,31 @@ def test_the_end_of_a_holder_that_has_been_replaced_moves_no_deadline_of_the_nex
     before = world.slot()
     world.deliver(state(lost, world.clock(), "terminated"))
     assert world.slot() == before
+
+
+def test_leavers_who_have_heard_their_order_are_not_named_again() -> None:
+    """The slot's number would mean the node that has come in the place of the one who left."""
+    world = World()
+    one, other = world.started(slots=2)
+    world.deliver(notice(one, world.clock()))
+    world.clock.advance(3)
+    world.deliver(notice(other, world.clock()))
+    assert slots_of(world.head().order_leavers or "0") == frozenset({0, 1}), "not every agent may have read the first"
+    world = World()
+    one, other = world.started(slots=2)
+    world.deliver(notice(one, world.clock()))
+    world.clock.advance(60)
+    world.deliver(notice(other, world.clock()))
+    assert slots_of(world.head().order_leavers or "0") == frozenset({1})
+
+
+def test_a_notice_that_comes_when_the_successor_has_joined_tells_nobody_to_leave() -> None:
+    world = World()
+    [lost] = world.started()
+    warned_at = world.clock()
+    world.deliver(state(lost, world.clock(), "stopped"))
+    world.join()
+    world.clock.advance(20)
+    world.deliver(notice(lost, warned_at))
+    assert slots_of(world.head().order_leavers or "0") == frozenset()
+    assert world.slot().holder_instance != lost

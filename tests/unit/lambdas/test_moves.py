@@ -339,6 +339,25 @@ def test_a_lost_successor_of_a_move_is_replaced_and_waits_as_well() -> None:
     assert (slot.cause, slot.waits_for_notice, slot.holder_instance) == (Cause.MAINTENANCE, True, holder)
 
 
+def test_a_standing_order_that_meant_the_node_before_does_not_release_the_successor_of_this_one() -> None:
+    world = World()
+    [first] = world.started()
+    world.deliver(health(first, at=world.clock(), starts="Mon, 18 May 2026 06:00:00 GMT", code=RETIRED))
+    world.boot()
+    look(world)
+    world.flushed("mini", first, 7)
+    world.join()
+    look(world, first)
+    second, order = str(world.slot().holder_instance), world.head().order
+    world.deliver(health(second, at=world.clock(), starts="Mon, 18 May 2026 06:00:00 GMT", code=RETIRED))
+    world.boot()
+    look(world)
+    head = world.head()
+    assert (head.order_at, leavers(world)) == (int(world.clock()), frozenset({0}))
+    assert head.order != order
+    assert world.slot().deadline_at == head.order_deadline_at
+
+
 def test_a_failed_holder_ends_the_run_although_a_successor_waits() -> None:
     world = World()
     holder, _ = prewarmed(world)
