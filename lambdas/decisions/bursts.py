@@ -24,7 +24,7 @@ WAIT_S: Final = 6  # what the first wait takes at least: a burst of ten thousand
 SPREAD_S: Final = 7  # and up to as much more, by run: EC2 takes few CreateFleet requests a second
 LONGEST_WAIT_S: Final = 24  # each further wait in one burst is twice as long
 URGENT_S: Final = 60  # who has less time than this is named in an order at once
-NOTICED: Final = frozenset({Cause.INTERRUPTION, Cause.BLOCK_EXPIRY, Cause.DRILL})
+NOTICED: Final = frozenset({Cause.INTERRUPTION, Cause.BLOCK_EXPIRY, Cause.DRILL, Cause.USER})
 
 
 def holds_order(facts: Facts, *, deadline_at: int) -> bool:

@@ -1,4 +1,4 @@
-"""Claims whose holder is well: released by its notice, withdrawn without one, and moves that are planned for a date."""
+"""Claims whose holder is well, moves planned for a date, prewarmed nodes counted, instances let go."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import dataclasses
 
 import pytest
 
-from spotproof.contract.items import NEVER, NO_INSTANCE, Slot
+from spotproof.contract.items import NEVER, NO_INSTANCE, Member, Slot
+from spotproof.contract.limits import STORM_QUIET_S
 from spotproof.contract.states import Cause
 from spotproof.errors import Lost
+from spotproof.store.members import Members
 from spotproof.store.slots import Slots
+from spotproof.store.storms import Storms
 from spotproof.store.table import Table
 
 NOW = 1_777_888_800
@@ -98,3 +101,40 @@ def test_the_earliest_plan_stands_and_a_stranger_has_none(table: Table, run: str
     assert slots.plan_move(seen, "i-a", at=NOW + 60, before=NOW + 300).move_at == NOW + 60
     with pytest.raises(Lost):
         slots.plan_move(seen, "i-z", at=NOW, before=NOW + 300)
+
+
+def test_prewarmed_nodes_are_counted_for_each_window(table: Table, run: str) -> None:
+    storms, region = Storms(table), f"us-east-1-{run}"
+    assert [storms.spend(region, window=7, limit=3) for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(Lost):
+        storms.spend(region, window=7, limit=3)
+    assert storms.spend(region, window=8, limit=3) == 1
+    assert storms.spend(region, window=7 + 24, limit=3) == 1  # the same item, a day's share later
+
+
+def test_a_storm_is_said_once_in_an_hour(table: Table, run: str) -> None:
+    storms, region = Storms(table), f"us-east-1-{run}"
+    storms.note(region, now=NOW)
+    with pytest.raises(Lost):
+        storms.note(region, now=NOW + STORM_QUIET_S - 1)
+    storms.note(region, now=NOW + STORM_QUIET_S)
+
+
+def test_a_hand_tagged_instance_that_was_let_go_may_have_another_place_and_one_of_ours_may_not(
+    table: Table, run: str
+) -> None:
+    members = Members(table)
+    mine = Member(instance=f"i-mine-{run}", run=run, slot=0, incarnation=1)
+    ours = Member(instance=f"i-ours-{run}", run=run, slot=0, incarnation=1, launch=4)
+    for member in (mine, ours):
+        elsewhere = dataclasses.replace(member, slot=1, incarnation=2)
+        members.put(member)
+        with pytest.raises(Lost):
+            members.put(elsewhere)
+        assert members.end(member.instance, now=NOW)
+        if member.launch is None:
+            members.put(elsewhere)
+            assert members.read(member.instance) == elsewhere
+        else:
+            with pytest.raises(Lost):
+                members.put(elsewhere)

@@ -230,6 +230,25 @@ def test_the_order_that_stands_at_the_seal_means_the_predecessor(world: World) -
     assert joined(world).old_order is None
 
 
+def test_a_place_that_was_taken_back_is_not_taken(world: World) -> None:
+    """A hand-tagged instance was let go, and its tag has been put on again: it waits for its new place."""
+    world.place(OLD)
+    Members(world.table).end(OLD, now=int(world.at))
+
+    def look() -> float:
+        world.at += 100
+        if world.at > 1100:
+            world.table.write(Delete(key=keys.member(OLD)))
+            Members(world.table).put(Member(instance=OLD, run="r", slot=0, incarnation=1))
+        return world.at
+
+    joiner = world.joiner()
+    joiner.now = look
+    joiner.join(OLD, "r")
+    assert world.at > 1100
+    assert joined(world).generation == 1
+
+
 def test_an_agent_that_is_started_again_keeps_its_generation(world: World) -> None:
     world.place(OLD)
     world.joiner().join(OLD, "r")
