@@ -23,9 +23,9 @@ def order_flush(
 ) -> tuple[Action, ...]:
     """The actions that tell the run to flush. The same facts give the same order id, so that a repetition is no news.
 
-    Leavers of an order that not every agent may have read yet stay leavers. The deadline is the new leavers': an earlier
-    one would take seconds from their flush. Older leavers are not named again: they leave already, and where one of
-    them has been replaced since, its slot's number would mean the node that has just come.
+    Leavers of an order that not every agent may have read yet stay leavers. The deadline is the new leavers': an
+    earlier one would take seconds from their flush. Older leavers are not named again: they leave already, and where
+    one of them has been replaced since, its slot's number would mean the node that has just come.
     """
     everybody = leavers | _unheard_leavers(facts.head, facts.now)
     order = FlushOrder(
