@@ -27,7 +27,7 @@ VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
 NODE := node_modules/.made-$(call digest,package-lock.json)
 WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
 
-.PHONY: help setup lint format test synth deploy rehearse iam-proof bench bench-multinode kill simulate show-skeleton show-control show-multinode lock clean
+.PHONY: help setup lint format test synth deploy rehearse iam-proof idle-cost bench bench-multinode kill interruptions simulate show-skeleton show-control show-multinode lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -83,6 +83,9 @@ iam-proof: setup ## every call allowed by the deployed roles, no grant unused, e
 	  tests/rehearsal/test_permissions_derive.py tests/synth/test_escalations.py tests/synth/test_proof.py tests/synth/test_reference.py
 	$(QUIET) $(BIN)/python -m rehearsal --grants $(ARGS)
 
+idle-cost: setup ## what the stack costs a month while nothing runs, itemised; fails above $5
+	@$(QUIET) $(BIN)/python -m cdk_app.idle_cost $(ARGS)
+
 bench: setup ## every performance claim, peers beside us
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
@@ -93,6 +96,9 @@ bench-multinode: setup ## recovery of three nodes and the table's budget, torch'
 N ?= 30
 kill: setup ## kill -9 at N seeded write boundaries of the data path: make kill N=300
 	$(BIN)/python -m tests.simulation.kill --count $(N)
+
+interruptions: setup ## N interruptions with notice in one real training, no step lost: make interruptions N=1000
+	$(BIN)/python -m tests.simulation.interruptions --count $(N)
 
 simulate: setup ## the control plane in N seeded histories of bad weather: make simulate N=20000
 	$(QUIET) $(BIN)/python -m tests.simulation --n $(N) $(ARGS)

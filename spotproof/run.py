@@ -327,6 +327,8 @@ class Run:
         if kind is not None:
             self._save(kind)
         if self._session.notice is not None:
+            if kind is not SaveKind.FLUSH and self._saver.due(self._step) is SaveKind.FLUSH:
+                self._save(SaveKind.FLUSH)  # the notice came while that save asked for its arenas
             self._leave(self._session.notice)
 
     def _settle_together(self, consensus: StopConsensus, own: SaveKind | None) -> None:

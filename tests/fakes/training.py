@@ -41,13 +41,13 @@ class Net(nn.Module):
 class Training:
     """Deterministic from its seed; every generator is seeded (Python reseeds its own in a forked child)."""
 
-    def __init__(self, seed: int = 7) -> None:
+    def __init__(self, seed: int = 7, *, total_steps: int = 100) -> None:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 -- the generator that scripts use
         torch.manual_seed(seed)
         self.model = Net()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.05, total_steps=100)
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.05, total_steps=total_steps)
         self.losses: list[float] = []
 
     @property

@@ -48,6 +48,7 @@ from spotproof.checkpoint import restore as restoring
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.channel import Channel
 from spotproof.checkpoint.fetch import Fetcher
+from spotproof.checkpoint.memcopy import Mover
 from spotproof.checkpoint.state import capture
 from spotproof.checkpoint.uploader import Uploader, open_stores
 from spotproof.contract import layout
@@ -125,6 +126,7 @@ def arm(fuse: Fuse) -> None:
         (Arena, ("move",)),
         (Channel, ("send",)),
         (Tensor, ("copy_",)),
+        (Mover, ("move",)),
         (jobs, ("send",)),
     ):
         for name in names:
@@ -289,6 +291,15 @@ class Trial:
 
     def run(self) -> str:
         """'' if all was well, else what was not."""
+        problem = self.play()
+        if problem:
+            return problem
+        if self._wait_for(self._fork(lambda: check_end(self.site))) != 0:
+            self.site.say(f"LOST: the end cannot be loaded\n{self.site.log()}")
+        return "\n".join(line for line in self.site.said() if not line.startswith("restored"))
+
+    def play(self) -> str:
+        """Until everybody has ended; '' or that it did not come to that."""
         until = time.monotonic() + TRIAL_S
         try:
             self._start_agent()
@@ -301,9 +312,7 @@ class Trial:
             self._end()
         if not self.is_over:
             return f"stuck after {self.starts} starts within {TRIAL_S} s\n{self.site.log()}"
-        if self._wait_for(self._fork(lambda: check_end(self.site))) != 0:
-            self.site.say(f"LOST: the end cannot be loaded\n{self.site.log()}")
-        return "\n".join(line for line in self.site.said() if not line.startswith("restored"))
+        return ""
 
     def _start_agent(self) -> None:
         if self.control is not None:
