@@ -13,6 +13,7 @@ import pytest
 
 from spotproof.agent.head import TableSays, WiderLook
 from spotproof.agent.heartbeat import Place
+from spotproof.agent.launching import Launching
 from spotproof.agent.server import Peer, Server
 from spotproof.agent.shares import Shares, Wanted
 from spotproof.agent.situation import Situation
@@ -21,6 +22,7 @@ from spotproof.checkpoint.commit import make_part
 from spotproof.checkpoint.fetch import Fetched
 from spotproof.contract.items import Generation, Head, Newest, PointerItem, pointer_rank
 from spotproof.contract.runspec import Budgets, Pools, RunSpec
+from spotproof.contract.settings import RendezvousSettings
 from spotproof.contract.states import RunStatus
 from spotproof.errors import Damaged
 from spotproof.store.head import Heads
@@ -248,3 +250,21 @@ def test_several_ranks_of_one_node_restore_what_it_committed_once_nothing_is_und
     answers.shares.check()
     answers.shares.want(peer(), 1)
     assert [(one.order, one.rank) for one in answers.asked] == [((1, 30), 0), ((1, 30), 1)]
+
+
+def test_torchrun_is_told_where_the_table_is_and_which_place_is_its_own(desk: Desk) -> None:
+    table = RendezvousSettings(table="t", bucket="b", region="eu-west-1", address="10.0.0.7")
+    launching = Launching(situation=desk.now, on_person=lambda _: None, rendezvous=table)
+    desk.now.spec = spec = replace(SPEC, environment=("PET_MAX_RESTARTS=5",))
+    go = launching._go(spec)
+    told = dict(entry.split("=", 1) for entry in go.environment)  # as the launcher reads them: the last one wins
+    assert go.waits_to_be_stopped
+    assert (told["PET_RDZV_BACKEND"], told["PET_RDZV_ID"], told["PET_NNODES"]) == ("spotproof", "r", "2")
+    assert told["PET_MAX_RESTARTS"] == "5"
+    assert RendezvousSettings.from_env(told) == replace(table, instance="i-b", slot=1, incarnation=2)
+
+
+def test_alone_the_command_gets_what_the_spec_says_and_nothing_else(desk: Desk) -> None:
+    desk.now.spec = spec = replace(SPEC, slots=1, environment=("A=1",))
+    go = Launching(situation=desk.now, on_person=lambda _: None)._go(spec)
+    assert (go.environment, go.waits_to_be_stopped) == (("A=1",), False)
