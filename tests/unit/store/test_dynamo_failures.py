@@ -120,3 +120,41 @@ def test_reserved_words_go_through_placeholders() -> None:
     [body] = wire.bodies()
     assert not {"status", "owner", "state"} & set((body["UpdateExpression"] + body["ConditionExpression"]).split())
     assert set(body["ExpressionAttributeNames"].values()) == {"status", "owner", "state"}
+
+
+def test_what_dynamodb_leaves_out_of_a_batch_is_asked_again_and_only_that() -> None:
+    left = {"table": {"Keys": [{"pk": {"S": "RUN#r"}, "sk": {"S": "A"}}]}}
+    first = dynamo({"Responses": {"table": [STORED]}, "UnprocessedKeys": left})
+    second = dynamo({"Responses": {"table": []}, "UnprocessedKeys": {}})
+    wire = Wire(first, second)
+    found = {"pk": "RUN#r", "sk": "B", "n": 7}
+    assert table(wire).get_many([KEY, OTHER, OTHER]) == [None, found, found]
+    asked = [body["RequestItems"]["table"] for body in wire.bodies()]
+    assert [len(one["Keys"]) for one in asked] == [2, 1]
+    assert all(one["ConsistentRead"] for one in asked)
+
+
+def test_what_dynamodb_leaves_out_of_many_puts_is_put_again_and_only_that() -> None:
+    left = {"table": [{"PutRequest": {"Item": STORED}}]}
+    wire = Wire(dynamo({"UnprocessedItems": left}), dynamo({"UnprocessedItems": {}}))
+    table(wire).put_many({KEY: {"n": 1}, OTHER: {"n": 7}})
+    assert [len(body["RequestItems"]["table"]) for body in wire.bodies()] == [2, 1]
+
+
+def test_a_batch_that_is_never_processed_is_unavailable() -> None:
+    left = {"table": [{"PutRequest": {"Item": STORED}}]}
+    wire = Wire(*[dynamo({"UnprocessedItems": left})] * 3)
+    once = Patience(total_s=0)
+    with pytest.raises(Unavailable, match="put 1 items"):
+        table(wire, once).put_many({OTHER: {"n": 7}})
+
+
+def test_many_items_are_put_and_read_in_requests_of_the_size_that_dynamodb_takes() -> None:
+    empty = dynamo({"UnprocessedItems": {}})
+    wire = Wire(empty, empty, empty)
+    table(wire).put_many({Key(pk="HIST#r", sk=str(n)): {"n": n} for n in range(51)})
+    assert [len(body["RequestItems"]["table"]) for body in wire.bodies()] == [25, 25, 1]
+    nothing = dynamo({"Responses": {"table": []}})
+    wire = Wire(nothing, nothing)
+    assert table(wire).get_many([Key(pk="HIST#r", sk=str(n)) for n in range(101)]) == [None] * 101
+    assert [len(body["RequestItems"]["table"]["Keys"]) for body in wire.bodies()] == [100, 1]
