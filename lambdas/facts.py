@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lambdas.decisions.adoption import hand_tagged
-from lambdas.decisions.facts import Facts, Loss, Machine, Silence, occupant
+from lambdas.decisions.facts import Facts, Loss, Machine, Silence, occupant, places
 from lambdas.decisions.losses import TOLD
 from lambdas.decisions.silence import late, silent
 from lambdas.decisions.sorting import asks_of
@@ -142,9 +142,15 @@ class Reader:
             machines=self.machines.of_run(self.stack, run),
             pools=self.stores.pools.list(self.region),
         )
+        facts = replace(facts, machines=(*facts.machines, *self._untagged(facts)))
         loose = hand_tagged(facts.machines, self.stack, slots)
         facts = replace(facts, members=tuple(self.members(loose).values())) if loose else facts
         return replace(facts, silence=self._stack_silence(facts)) if silent(facts, slots) else facts
+
+    def _untagged(self, facts: Facts) -> tuple[Machine, ...]:
+        """Instances in slots that carry the run's tags no more: asked for by id, and only where one is missed."""
+        missed = sorted(places(facts.slots) - {machine.instance for machine in facts.machines})
+        return self.machines.described(missed) if missed else ()
 
     def _sealed(self, run: str) -> Generation | None:
         newest = self.stores.memberships.newest(run)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lambdas.decisions.actions import Action, Bind, Claim, EndMember, EnterMember, Guarded, Measure, Notify, Tell
-from lambdas.decisions.facts import Facts, Machine, occupant, places, want_of
+from lambdas.decisions.facts import Facts, Loss, Machine, occupant, places, want_of
+from lambdas.decisions.losses import UNTAGGED
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Member, Slot
+from spotproof.contract.limits import NOTICE_S, UNKNOWN_TO_EC2_GRACE_S
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import Cause, LaunchState
 
@@ -35,9 +37,34 @@ def by_look(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     entered = {member.instance: member for member in facts.members if member.ended_at is None}
     placed = places(tuple(slots.values()))
     loose = [one for one in facts.machines if _is_loose(facts, one, placed)]
-    halves = [action for one in loose if one.instance in entered for action in _half(slots, entered[one.instance])]
+    mine = [entered[one.instance] for one in loose if one.instance in entered]
+    halves = [action for member in mine if member.run == facts.run for action in _half(slots, member)]
     free = [one for one in loose if one.instance not in entered and _fits(facts, one)]
     return (*halves, *_adopted(facts, tuple(slots.values()), free))
+
+
+def untagged(facts: Facts, slots: dict[int, Slot]) -> list[Loss]:
+    """Nodes whose tags a person has taken off, found by a look: told to save and leave, as by the event.
+
+    Of a young instance tags may be visible late.
+    """
+    return [
+        Loss(
+            instance=machine.instance,
+            slot=slot.slot,
+            cause=Cause.USER,
+            at=facts.now,
+            deadline_at=facts.now + NOTICE_S,
+            action=UNTAGGED,
+        )
+        for slot in slots.values()
+        for machine in (facts.machine(occupant(slot.successor_instance) or occupant(slot.holder_instance) or ""),)
+        if machine is not None
+        and machine.is_alive
+        and slot.successor_instance != NO_INSTANCE  # it has been let go already
+        and (machine.stack, machine.run) != (facts.stack, facts.run)
+        and facts.now - machine.launched_at > UNKNOWN_TO_EC2_GRACE_S
+    ]
 
 
 def hand_tagged(machines: Sequence[Machine], stack: str, slots: Sequence[Slot]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Reads the whole run once. Open claims and unfinished launches are the launcher's
 
 from __future__ import annotations
 
-from lambdas.decisions import adoption, budgets, ending, failback, gangs, marketlook, moves, phases, silence
+from lambdas.decisions import adoption, budgets, ending, failback, gangs, losses, marketlook, moves, phases, silence
 from lambdas.decisions.actions import (
     Action,
     Claim,
@@ -52,6 +52,9 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     spent = () if facts.spec is None else budgets.over(facts, facts.head, facts.spec)
     if spent:
         return (*known, *spent)
+    let_go = adoption.untagged(facts, slots)
+    if let_go:
+        return (*known, *losses.decide(facts, let_go))  # its order first; the rest at the next look
     adopted = adoption.by_look(facts, slots)  # before empty places are claimed for a launch
     mended = (*adopted, *_failures(facts, facts.head, slots), *_losses(facts, slots), *moves.decide(facts, slots))
     planned = _planned(facts, facts.head, slots, is_quiet=not mended)

@@ -246,6 +246,20 @@ def _flushed(world: World) -> Node:
     )
 
 
+def test_a_look_goes_on_while_the_place_of_an_untagged_node_is_open() -> None:
+    world = World()
+    [a, b] = world.started(slots=2)
+    full(world)
+    world.ec2.instances[a].launched_at -= 3600
+    world.ec2.instances[a].tags.clear()
+    world.beat_all()
+    world.tick()
+    assert world.slot(number=0).cause is Cause.USER
+    world.ec2.instances[b].state = "terminated"
+    world.tick()
+    assert world.slot(number=1).cause is Cause.DISAPPEARED
+
+
 def test_what_was_let_go_can_be_tagged_again() -> None:
     world = World()
     adopted(world)
@@ -257,6 +271,23 @@ def test_what_was_let_go_can_be_tagged_again() -> None:
     world.ec2.instances[MINE].tags[tags.RUN] = "mini"
     world.deliver(tagged(MINE, world.clock()))
     assert (world.slot().successor_instance, world.member(MINE).incarnation) == (MINE, first.incarnation)
+
+
+@pytest.mark.parametrize("told", ["by an event", "by nobody"])
+def test_an_instance_that_is_tagged_for_another_run_is_saved_there_and_adopted_here(told: str) -> None:
+    world = World()
+    adopted(world)
+    full(world)
+    world.submit("other")
+    world.tick()
+    world.ec2.instances[MINE].tags[tags.RUN] = "other"
+    if told == "by an event":
+        world.deliver(tagged(MINE, world.clock()))
+    world.tick()
+    assert world.slot("mini").cause is Cause.USER
+    assert slots_of(world.head("mini").order_leavers or "0") == frozenset({0})
+    world.tick()
+    assert (world.slot("other").successor_instance, world.member(MINE).run) == (MINE, "other")
 
 
 def test_tags_of_a_launch_that_are_visible_late_release_nothing() -> None:
