@@ -82,6 +82,22 @@ def test_all_or_nothing_launches_nothing_when_one_zone_cannot_hold_all(stack: St
     assert stack.region.market.room("g6.xlarge", "us-east-1b", "spot") == 1
 
 
+def test_prices_and_scores_are_those_of_the_market(stack: Stack) -> None:
+    stack.region.market.set({("g6e.xlarge", "us-east-1b"): 9})
+    stack.region.market.price({("g6e.xlarge", "us-east-1b"): 0.75})
+    ec2 = stack.region.client("ec2")
+    history = ec2.describe_spot_price_history(
+        InstanceTypes=["g6e.xlarge"], ProductDescriptions=["Linux/UNIX"], StartTime=time.time()
+    )["SpotPriceHistory"]
+    prices = {row["AvailabilityZone"]: (row["AvailabilityZoneId"], float(row["SpotPrice"])) for row in history}
+    assert prices["us-east-1b"] == ("use1-az2", 0.75)
+    assert prices["us-east-1a"] == ("use1-az1", 1.0), "where none was set"
+    scores = ec2.get_spot_placement_scores(
+        InstanceTypes=["g6e.xlarge"], TargetCapacity=9, SingleAvailabilityZone=True, RegionNames=["us-east-1"]
+    )["SpotPlacementScores"]
+    assert {one["AvailabilityZoneId"]: one["Score"] for one in scores}["use1-az2"] == 9
+
+
 def test_a_type_that_does_not_exist_and_a_template_that_does_not_exist_are_refused(stack: Stack) -> None:
     specification = {"LaunchTemplateId": stack.outputs["Template"], "Version": "1"}
     wrong_type = [{"LaunchTemplateSpecification": specification, "Overrides": [{"InstanceType": "g99.huge"}]}]
