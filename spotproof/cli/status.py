@@ -1,24 +1,43 @@
-"""`spotproof status RUN`: where a run is, from the table."""
+"""`spotproof status RUN`: where a run is, from the table, and what to do next."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from spotproof.cli.advice import next_steps
 from spotproof.cli.main import say_json
 from spotproof.cli.stackoutputs import stack_of
+from spotproof.cli.statuslines import lines_of
 from spotproof.contract import ids
-from spotproof.contract.items import Slot, to_item
+from spotproof.contract.items import Head, Node, Pool, to_item
+from spotproof.contract.times import Moment, times_of
 from spotproof.errors import BadSettings, Missing
+from spotproof.report.model import Recovery
 from spotproof.store.head import Heads
 from spotproof.store.members import Memberships
 from spotproof.store.nodes import Nodes
 from spotproof.store.pointer import Pointers
+from spotproof.store.pools import Pools
 from spotproof.store.slots import Slots
+from spotproof.store.stories import story_from
 from spotproof.store.table import Table
+
+ENTRIES_AT_MOST = 2_000  # of the timeline: the newest recoveries
+RECOVERIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The table that the options name. `region` is '' for a local run: it has no pools. `words` repeat the options."""
+
+    table: Table
+    region: str
+    words: str
 
 
 @click.command(name="status")
@@ -30,19 +49,23 @@ from spotproof.store.table import Table
 @click.option("--local", metavar="DIR", type=click.Path(path_type=Path), help="A local run's folder.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(*, run: str, stack_name: str | None, outputs: Path | None, local: Path | None, as_json: bool) -> None:
-    """Show status, slots, nodes and the newest durable step of RUN."""
+    """Show status, slots, nodes, recoveries and the newest durable step of RUN, and what to do next."""
     ids.run_id(run)
-    document = describe(run, _table(stack_name, outputs, local))
+    opened = open_table(stack_name, outputs, local)
+    document = describe(run, opened.table, region=opened.region, where=opened.words)
     if as_json:
         say_json(document)
         return
-    for line in lines_of(document, now=int(time.time())):
+    for line in lines_of(document, now=document["now"]):
         click.echo(line)
 
 
-def _table(stack_name: str | None, outputs: Path | None, local: Path | None) -> Table:
+def open_table(stack_name: str | None, outputs: Path | None, local: Path | None) -> Opened:
+    """The table of a stack or of a local run's folder, closed when the command ends."""
     if local is None:
-        return stack_of(name=stack_name, file=outputs).open_table()
+        stack = stack_of(name=stack_name, file=outputs)
+        words = f"--stack {stack_name}" if stack_name is not None else f"--outputs {outputs}"
+        return Opened(table=stack.open_table(), region=stack.region, words=words)
     if stack_name is not None or outputs is not None:
         raise BadSettings("a run is local or in a stack, not both", next_step="leave out --local or the stack")
     from spotproof.agent.main import TABLE_FILE
@@ -52,50 +75,78 @@ def _table(stack_name: str | None, outputs: Path | None, local: Path | None) -> 
         raise Missing(f"{local} holds no run", next_step="give the folder that `spotproof run --local` was given")
     table = LocalTable(local / TABLE_FILE)
     click.get_current_context().call_on_close(table.close)
-    return table
+    return Opened(table=table, region="", words=f"--local {local}")
 
 
-def describe(run: str, table: Table) -> dict[str, Any]:
+def describe(run: str, table: Table, *, region: str = "", where: str = "", now: float | None = None) -> dict[str, Any]:
     """Everything as plain values. Raises Missing if nobody knows the run."""
+    at = int(time.time() if now is None else now)
     head, pointer, newest = Heads(table).read(run), Pointers(table).read(run), Memberships(table).newest(run)
     if head is None and newest is None:
         raise Missing(f"there is no run {run} here", next_step="check the id, and the stack or folder")
     slots = Slots(table).list(run)
     nodes = Nodes(table).list(run, slots=max(1, len(slots)))
+    told = story_from(table, run, now=at, entries_at_most=ENTRIES_AT_MOST)
+    cooling = [pool for pool in Pools(table).list(region) if pool.until > at] if region else []
     return {
         "run": run,
+        "now": at,
         "status": None if head is None else head.status.value,
-        "head": None if head is None else to_item(head),
+        "head": None if head is None else to_item(head) | _sets_as_lists(head),
         "generation": None if newest is None else newest.generation,
         "committed": None if pointer is None else to_item(pointer),
         "slots": [to_item(slot) for slot in slots],
-        "nodes": [to_item(node) for node in nodes],
-        "waiting": [slot.slot for slot in slots if _is_waiting(slot)],
+        "nodes": [to_item(node) | {"phases": _phases(node)} for node in _in_charge(nodes)],
+        "waiting": [slot.slot for slot in slots if slot.successor_instance is not None],
+        "pools_cooling": [_pool(pool, at) for pool in cooling],
+        "recoveries": [_recovery(one) for one in told.recoveries[-RECOVERIES:]],
+        "recoveries_told": len(told.recoveries),
+        "next": next_steps(run, head, slots, nodes, now=at, where=where),
     }
 
 
-def _is_waiting(slot: Slot) -> bool:
-    return slot.successor_instance is not None
+def _sets_as_lists(head: Head) -> dict[str, Any]:
+    return {name: sorted(value) for name, value in to_item(head).items() if isinstance(value, set)}
 
 
-def lines_of(document: dict[str, Any], *, now: int) -> list[str]:
-    """The same for people."""
-    head, committed = document["head"] or {}, document["committed"]
-    status = document["status"] or "local"
-    because = f" ({head['cause']}: {head.get('reason', '')})" if head.get("cause") else ""
-    lines = [f"run {document['run']}: {status}{because}"]
-    if committed is None:
-        lines.append("nothing is committed yet")
-    else:
-        age_s = now - committed["committed_at"]
-        lines.append(f"step {committed['step']} is committed (generation {committed['generation']}, {age_s} s ago)")
-    for node in document["nodes"]:
-        age_s = now - node.get("beat_at", now)
-        flush = f", flush {node['flush']}" if "flush" in node else ""
-        lines.append(
-            f"slot {node['slot']} incarnation {node['incarnation']}: {node['instance']} {node['phase']}, "
-            f"step {node.get('step', 0)}{flush}, beat {age_s} s ago"
-        )
-    if document["waiting"]:
-        lines.append(f"waiting for a successor: slots {', '.join(str(one) for one in document['waiting'])}")
-    return lines
+def _in_charge(nodes: tuple[Node, ...]) -> list[Node]:
+    """The newest two of each slot: who works there, and who worked there or is about to."""
+    by_slot: dict[int, list[Node]] = {}
+    for node in nodes:
+        by_slot.setdefault(node.slot, []).append(node)
+    return [node for of in by_slot.values() for node in of[-2:]]
+
+
+def _phases(node: Node) -> dict[str, float]:
+    """Seconds from each moment of the node's start to the next; {} before the first."""
+    times = times_of(node.times or "").at_ms
+    names = ("park", "restore", "first step")
+    return {
+        name: (times[moment] - times[moment - 1]) / 1000
+        for name, moment in zip(names, list(Moment)[1:], strict=True)
+        if moment < len(times)
+    }
+
+
+def _pool(pool: Pool, now: int) -> dict[str, Any]:
+    return {
+        "type": pool.instance_type,
+        "zone": pool.zone,
+        "market": pool.market.value,
+        "because": pool.verdict,
+        "seconds_left": pool.until - now,
+    }
+
+
+def _recovery(one: Recovery) -> dict[str, Any]:
+    return {
+        "slot": one.slot,
+        "incarnation": one.incarnation,
+        "cause": one.cause,
+        "lost": one.lost,
+        "replacement": one.replacement,
+        "began_at": one.begin_at,
+        "steps_lost": one.steps_lost,
+        "standstill_s": one.standstill_s,
+        "stages": {span.stage.value: round(span.seconds, 3) for span in one.stages},
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotproof.errors import ContractError
@@ -47,6 +47,24 @@ def by_process(points: Iterable[Point]) -> tuple[tuple[Point, ...], ...]:
     for point in points:
         pieces.setdefault(point.pid, []).append(point)
     return tuple(tuple(piece) for piece in pieces.values())
+
+
+def placed(pieces: Sequence[tuple[Point, ...]], starts: Mapping[tuple[int, int], float]) -> tuple[Segment, ...]:
+    """The pieces as segments of the run's nodes: each to the newest node that had joined when its first step was done.
+
+    `starts` is (slot, incarnation) -> when it joined. Without times, the n-th piece is the n-th node's of slot 0. A
+    trainer that was started again on its node goes on in the node's segment.
+    """
+    segments: dict[tuple[int, int], tuple[Point, ...]] = {}
+    for number, piece in enumerate(pieces, start=1):
+        at = piece[0].at
+        before = [] if at is None else [node for node, joined_at in starts.items() if joined_at <= at]
+        node = max(before, key=lambda one: starts[one], default=(0, number))
+        segments[node] = (*segments.get(node, ()), *piece)
+    return tuple(
+        Segment(slot=slot, incarnation=incarnation, points=points)
+        for (slot, incarnation), points in sorted(segments.items())
+    )
 
 
 def joined(segments: Sequence[Segment]) -> dict[int, Point]:

@@ -13,18 +13,16 @@ from click.testing import CliRunner, Result
 
 from spotproof.cli.main import commands, exit_code_of
 from spotproof.cli.stackoutputs import Stack, stack_of
-from spotproof.cli.status import describe, lines_of
 from spotproof.cli.submit import placed, read_spec, write
 from spotproof.contract import keys, names, runspec
-from spotproof.contract.items import NO_INSTANCE, Node
+from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.runspec import Placement
-from spotproof.contract.states import NodePhase, RunStatus
-from spotproof.errors import ArenaRefused, BadRunSpec, BadSettings, Missing, SpotproofError
+from spotproof.contract.states import RunStatus
+from spotproof.errors import ArenaRefused, BadRunSpec, BadSettings, SpotproofError
 from spotproof.store.head import Heads
 from spotproof.store.history import Histories
 from spotproof.store.live import LiveIndex
 from spotproof.store.local import IN_MEMORY, LocalTable
-from spotproof.store.nodes import Nodes
 from spotproof.store.slots import Slots
 from spotproof.store.table import Item, Write
 
@@ -87,7 +85,7 @@ def test_the_version_is_the_packages() -> None:
 
 
 def test_every_command_has_a_help_page() -> None:
-    for name in ("run", "agent", "submit", "status"):
+    for name in ("run", "agent", "submit", "status", "report"):
         done = call(name, "--help")
         assert done.exit_code == 0
         assert done.output.startswith("Usage: ")
@@ -195,23 +193,6 @@ def test_the_spec_in_the_table_names_the_image_for_user_data() -> None:
         item = table.get(keys.spec("mini"))
         assert item is not None
         assert item["image"] == IMAGE
-
-
-def test_status_shows_what_stands_in_the_table() -> None:
-    with LocalTable(IN_MEMORY) as table:
-        with pytest.raises(Missing, match="no run mini"):
-            describe("mini", table)
-        write(placed(runspec.parse(SPEC), STACK), table, now=100)
-        Nodes(table).beat(
-            Node(run="mini", slot=0, incarnation=1, instance="i-1", phase=NodePhase.TRAINING, step=7, beat_at=95)
-        )
-        document = describe("mini", table)
-        json.dumps(document)
-        assert lines_of(document, now=100) == [
-            "run mini: active",
-            "nothing is committed yet",
-            "slot 0 incarnation 1: i-1 training, step 7, beat 5 s ago",
-        ]
 
 
 @pytest.mark.parametrize(
