@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 
 from lambdas.decisions.actions import Action, Claim, Guarded, Tell, Terminate
-from lambdas.decisions.facts import Facts, occupant, pool_name
+from lambdas.decisions.facts import Facts, occupant, pool_name, want_of
 from lambdas.decisions.moves import Move, claim_ahead, is_ours, may_begin
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Slot
-from spotproof.contract.states import Cause
+from spotproof.contract.states import Cause, LaunchState
 
 
 def is_gang(facts: Facts) -> bool:
@@ -105,5 +105,7 @@ def _zones(facts: Facts) -> dict[str, str]:
 
 def _has_waited(facts: Facts, slot: Slot) -> bool:
     patience_s = 0.0 if facts.spec is None else facts.spec.pools.gang_patience_s
-    is_open = slot.successor_instance == NO_INSTANCE and not slot.waits_for_notice
+    # A launch that is under way may still bring it, and where the others are: its request is written.
+    under_way = any(want_of(slot) in one.wants for one in facts.launches if one.state is not LaunchState.CLOSED)
+    is_open = slot.successor_instance == NO_INSTANCE and not slot.waits_for_notice and not under_way
     return is_open and slot.claimed_at is not None and facts.now - slot.claimed_at > patience_s

@@ -152,6 +152,23 @@ def test_a_successor_that_came_in_the_old_zone_moves_with_its_gang() -> None:
     assert len(world.ec2.alive()) == 6, "the two that are left, and the four that come"
 
 
+def test_a_gang_stays_while_a_launch_in_its_zone_is_under_way() -> None:
+    world = World()
+    holders = started(world)
+    world.ec2.fail("create_fleet", "RequestLimitExceeded", times=12)
+    world.deliver(notice(holders[2], world.clock()))
+    world.ec2.instances[holders[2]].state = "terminated"
+    for _ in range(PATIENCE_S // 60 + 2):
+        world.beat_all()
+        world.tick()
+    assert {slot.cause for slot in world.slots() if slot.slot != 2} == {None}, "nobody moves"
+    world.ec2._faults.clear()
+    world.beat_all()
+    world.tick()
+    assert world.slot(number=2).successor_instance not in (None, NO_INSTANCE)
+    assert zones(world) == {A}
+
+
 def test_a_gang_that_finds_no_other_zone_keeps_its_nodes() -> None:
     world = World()
     holders = started(world)
