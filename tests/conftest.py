@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,12 @@ SAFE_ENVIRONMENT = {
     "NO_PROXY": "127.0.0.1,localhost",
 }
 FORGET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C is heard, however the suite was started: a shell's background jobs ignore it, and so do their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

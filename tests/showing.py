@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -130,6 +131,8 @@ def show(promises: Sequence[Promise], doc: str | None) -> int:
     parser.add_argument("--json", type=Path, help="write the verdicts there too")
     asked = parser.parse_args()
     LOGS.mkdir(parents=True, exist_ok=True)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: what is shown must hear Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     verdicts = {}
     with terminated_like_ctrl_c():  # so that the command that runs then ends too
         for promise in promises:

@@ -45,7 +45,8 @@ def test_freezing_stops_all_of_them_and_waking_lets_them_go_on(tmp_path: Path) -
         child = processes.start(["sh", "-c", TREE], env=ENV, cwd=tmp_path, log=tmp_path / "log")
         poll_until(lambda: len(child.pids()) >= 6, what="the tree grows")
         child.stop()
-        poll_until(lambda: {state_of(pid) for pid in child.pids()} == {"T"}, what="all are stopped")
+        # One that had ended and whose parent was stopped before it could reap it stays a zombie: it does nothing.
+        poll_until(lambda: {state_of(pid) for pid in child.pids()} - {"Z"} == {"T"}, what="all are stopped")
         child.go_on()
         poll_until(lambda: "T" not in {state_of(pid) for pid in child.pids()}, what="all go on")
 
