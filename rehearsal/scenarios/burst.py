@@ -80,7 +80,6 @@ SCENARIO: Final = Scenario(
     says=f"all {SLOTS} nodes of a run are interrupted at once, every event comes twice",
     plan=dataclasses.replace(
         PLAN,
-        patience_s=60.0,
         notice_s=30.0,
         spec={"slots": SLOTS, "environment": ["GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1"]},
     ),

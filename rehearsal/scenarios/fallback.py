@@ -73,7 +73,6 @@ SCENARIO: Final = Scenario(
     plan=dataclasses.replace(
         PLAN,
         steps=240,
-        patience_s=60.0,
         spec={
             "pools": {
                 "market": "spot-then-on-demand",

@@ -79,9 +79,7 @@ def weathered(*, launched: int, ended: int, later: int) -> Verdict:
 SCENARIO: Final = Scenario(
     name="rebalance-storm",
     says="every node is advised to leave, several times over",
-    plan=dataclasses.replace(
-        PLAN, runs=RUNS, patience_s=60.0, spec={"signals": {"prewarm": True, "storm_after": STORM_AFTER}}
-    ),
+    plan=dataclasses.replace(PLAN, runs=RUNS, spec={"signals": {"prewarm": True, "storm_after": STORM_AFTER}}),
     script=script,
     promises=promises,
     sabotage=Spoil(

@@ -14,7 +14,7 @@ from rehearsal.verdicts import Verdict
 
 # One length for all, so that they share one uninterrupted run.
 STEPS: Final = 120
-PLAN: Final = Plan(steps=STEPS, interval_steps=20, patience_s=45.0, covers=False)
+PLAN: Final = Plan(steps=STEPS, interval_steps=20, patience_s=90.0, covers=False)
 
 Promises = Callable[[Stage, Evidence], Iterable[Verdict]]
 """The scenario's own verdicts, read while the region is still up."""

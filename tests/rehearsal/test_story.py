@@ -1,4 +1,7 @@
-"""One short rehearsal: a real training on the deployed stack survives an interruption with notice."""
+"""Rehearsals: a real training on the deployed stack survives an interruption with notice, and two pieces of weather.
+
+The other scenarios take longer; `make show-control` plays all of them, and their sabotages.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,15 @@ def test_a_short_rehearsal_keeps_every_promise(assembly: Assembly, tmp_path: Pat
     assert {verdict["name"] for verdict in judged} == JUDGED
     assert status == 0
     assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+@pytest.mark.rehearsal
+@pytest.mark.parametrize("name", ["agent-alone", "surplus"])
+def test_a_scenario_keeps_every_promise(name: str, assembly: Assembly, tmp_path: Path) -> None:
+    words = ("--scenario", name, "--cdk-out", str(assembly.folder))
+    status, (played,) = rehearse(*words, page=tmp_path / "rehearsal.html")
+    assert [verdict for verdict in played["verdicts"] if not verdict["passed"]] == []
+    assert played["scenario"] == name
+    assert played["passed"] is True
+    assert status == 0
