@@ -71,8 +71,6 @@ def read_spec(file: Path) -> RunSpec:
         raise BadRunSpec(f"{file}: {error.what}", next_step=error.next_step) from error
     for warning in warnings:
         click.echo(f"{file}: {warning}", err=True)
-    if spec.slots != 1:
-        raise BadRunSpec(f"{file}: slots: {spec.slots} is not built yet", next_step="set slots: 1")
     return spec
 
 

@@ -96,7 +96,7 @@ def test_every_command_has_a_help_page() -> None:
     [
         ({"run": "Not_A_Run"}, "run: 'Not_A_Run' is not a run id"),
         ({"image": "train:latest"}, "pin it by digest"),
-        ({"slots": 2}, "slots: 2 is not built yet"),
+        ({"slots": 1001}, "slots: 1001 is not possible"),
         ({"colour": "blue"}, "colour: unknown key"),
     ],
 )
