@@ -29,7 +29,7 @@ from lambdas.decisions.facts import Facts, Machine, occupant
 from lambdas.decisions.flush import order_flush, standing_leavers
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract import limits
-from spotproof.contract.history import HistoryKind
+from spotproof.contract.history import AHEAD, HistoryKind
 from spotproof.contract.items import NEVER, Head, Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Signals
@@ -78,7 +78,7 @@ def claim_ahead(facts: Facts, slot: Slot, move: Move) -> Guarded:
         incarnation=slot.incarnation + 1,
         instance=move.instance,
         cause=move.cause,
-        detail="ahead: its successor gets ready first",
+        detail=f"{AHEAD}: its successor gets ready first",
     )
     claim = Claim(seen=slot, instance=move.instance, cause=move.cause, deadline_at=move.before, waits_for_notice=True)
     return Guarded(first=claim, then=(told, Measure(metric=Metric.CLAIMS)))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+AHEAD: Final = "ahead"  # a claim whose detail begins so: the holder was well, and its successor got ready first
 
 
 class HistoryKind(StrEnum):

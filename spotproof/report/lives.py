@@ -38,7 +38,7 @@ _MARKS: Final[Mapping[str, MarkKind]] = {
 _FINAL_MARKS: Final = frozenset({MarkKind.KILLED, MarkKind.SUPERSEDED, MarkKind.ENDED, MarkKind.DONE})
 _ORDER: Final = (*Phase,)
 _SAME_MARK_S: Final = 5.0  # a notice that the table and an onlooker both tell is one notice
-_ADVICE: Final = frozenset({Cause.REBALANCE, Cause.MAINTENANCE})  # notices after which training goes on
+_ADVICE: Final = frozenset({Cause.REBALANCE})  # notices after which training goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

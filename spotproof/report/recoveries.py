@@ -26,6 +26,11 @@ CAUSES: Final[dict[str, str]] = {
     "never-joined": "it never came up",
     "rebalance": "it was at risk and moved away",
     "drill": "an operator rehearsed an interruption",
+    "maintenance": "AWS had planned its end, and it was moved before",
+    "block-expiry": "its capacity block ended",
+    "failback": "it moved back to Spot",
+    "capacity": "its gang moved to another zone",
+    "user": "a person took it out of the run",
 }
 WIDTH: Final = 1120.0
 LEFT: Final = 92.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spotproof.contract.history import HistoryKind
+from spotproof.contract.history import AHEAD, HistoryKind
 from spotproof.contract.items import NO_INSTANCE, CheckpointItem, History, Member
 from spotproof.contract.states import Cause
 from spotproof.report.lives import lives, nodes_of
@@ -83,7 +83,11 @@ def tell(history: Iterable[History], sources: Sources, *, run: str, title: str, 
         commits=_commits(entries, sources.checkpoints),
         segments=tuple(sorted(sources.segments, key=lambda one: (one.slot, one.incarnation))),
         reference=tuple(sources.reference),
-        recoveries=tuple(_recovery(claim, sorted_out, sources.segments) for claim in _claims(entries)),
+        recoveries=tuple(
+            _recovery(claim, sorted_out, sources.segments)
+            for claim in _claims(entries)
+            if not _was_withdrawn(claim, sorted_out)
+        ),
     )
 
 
@@ -165,6 +169,16 @@ def _claims(entries: Sequence[History]) -> list[History]:
     ]
 
 
+def _is_ahead(claim: History) -> bool:
+    """Whether the successor got ready while its holder was well: its recovery begins when the holder has to go."""
+    return claim.detail.startswith(AHEAD)
+
+
+def _was_withdrawn(claim: History, told: _Told) -> bool:
+    """Whether the holder never had to go: then nothing was lost and nothing recovered."""
+    return _is_ahead(claim) and not _signs(claim, told.of_instance.get(claim.instance, []))
+
+
 def _recovery(claim: History, told: _Told, segments: Sequence[Segment]) -> Recovery:
     slot, incarnation = claim.slot or 0, claim.incarnation or 0
     nodes = told.nodes
@@ -206,13 +220,14 @@ def _remarks(claim: History, answered: Sequence[History], new: Sequence[History]
 
 
 def _begin_at(claim: History, lost: Sequence[History]) -> float:
-    """The last warning before the claim that ended the node; else the claim itself."""
-    signs = [
-        entry.at_ms
-        for entry in lost
-        if entry.what in (_K.NOTICE, _K.LOST) and entry.cause is not Cause.REBALANCE and entry.at_ms <= claim.at_ms
-    ]
-    return min(signs, default=claim.at_ms) / 1000
+    """The first sign that the node goes; the claim itself where there was none."""
+    return min(_signs(claim, lost), default=claim.at_ms) / 1000
+
+
+def _signs(claim: History, lost: Sequence[History]) -> list[int]:
+    """When it was told that the node goes: before a claim, but after one that was made ahead."""
+    signs = [entry for entry in lost if entry.what in (_K.NOTICE, _K.LOST) and entry.cause is not Cause.REBALANCE]
+    return [one.at_ms for one in signs if (one.at_ms >= claim.at_ms) is _is_ahead(claim) or one.at_ms == claim.at_ms]
 
 
 def _stages(
@@ -229,10 +244,13 @@ def _stages(
         (Stage.RESTORE, sealed, first if restored is None else restored),
         (Stage.FIRST_STEP, restored, first),
     )
+    known = [(stage, begin, end) for stage, begin, end in candidates if begin is not None and end is not None]
+    if _is_ahead(claim):  # what was done while the holder trained on cost nobody anything
+        known = [(stage, max(begin, sign_at), end) for stage, begin, end in known if end > sign_at]
     return tuple(
         StageSpan(stage=stage, begin_at=begin, end_at=max(begin, end))
-        for stage, begin, end in candidates
-        if begin is not None and end is not None and end > begin - _WHOLE_SECOND
+        for stage, begin, end in known
+        if end > begin - _WHOLE_SECOND
     )
 
 

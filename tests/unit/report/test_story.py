@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from spotproof.contract import history as history_words
 from spotproof.contract.history import HistoryKind as K
 from spotproof.contract.items import CheckpointItem, History
 from spotproof.contract.states import Cause
@@ -57,6 +58,31 @@ def test_a_rebalance_recommendation_interrupts_nothing() -> None:
     story = told(*boot(1, ONE, 1, parked=5, sealed=6, step=0), advice, entry(30, K.STATUS))
     assert phases(story, ONE)[-1] == (Phase.TRAINING, 7.4, 30.0)
     assert [mark.kind for mark in story.nodes[0].marks] == [MarkKind.ADVICE]
+
+
+AHEAD = f"{history_words.AHEAD}: its successor gets ready first"
+
+
+def test_a_successor_that_was_ready_leaves_only_what_came_after_the_notice() -> None:
+    claim = entry(20, K.CLAIMED, incarnation=2, instance=ONE, cause=Cause.REBALANCE, detail=AHEAD)
+    notice = entry(60, K.NOTICE, instance=ONE, incarnation=1, cause=Cause.INTERRUPTION)
+    flushed = entry(63, K.FLUSHED, instance=ONE, incarnation=1, step=100)
+    successor = boot(22, TWO, 2, parked=40, sealed=64, step=100)
+    story = told(*boot(1, ONE, 1, parked=5, sealed=6, step=0), claim, notice, flushed, *successor)
+    [recovery] = story.recoveries
+    stages = {one.stage: (round(one.begin_at - BEGIN, 1), round(one.end_at - BEGIN, 1)) for one in recovery.stages}
+    assert round(recovery.begin_at - BEGIN, 1) == 60.0
+    assert (Stage.REQUEST in stages, Stage.BOOT in stages) == (False, False)
+    assert (stages[Stage.FLUSH], stages[Stage.PARK]) == ((60.0, 63.0), (60.0, 64.0))
+
+
+def test_an_extra_node_that_was_never_needed_is_no_recovery() -> None:
+    claim = entry(20, K.CLAIMED, incarnation=2, instance=ONE, cause=Cause.REBALANCE, detail=AHEAD)
+    ended = entry(90, K.SURPLUS_ENDED, instance=TWO, incarnation=2, cause=Cause.REBALANCE)
+    story = told(
+        *boot(1, ONE, 1, parked=5, sealed=6, step=0), claim, entry(22, K.BOUND, instance=TWO, incarnation=2), ended
+    )
+    assert story.recoveries == ()
 
 
 def test_a_notice_to_a_node_that_does_not_train_yet_flushes_nothing() -> None:
