@@ -18,7 +18,7 @@ from spotproof.cli.stackoutputs import stack_of
 from spotproof.contract import ids
 from spotproof.contract.events import drill_detail
 from spotproof.contract.items import NO_INSTANCE, Slot
-from spotproof.contract.limits import NOTICE_S
+from spotproof.contract.limits import DRILL_NOTICE_MAX_S, NOTICE_S
 from spotproof.errors import BadSettings, Missing
 from spotproof.store.clients import Clients
 from spotproof.store.drills import Drills
@@ -32,7 +32,13 @@ from spotproof.store.table import Table
 @click.option("--slot", "slots", metavar="N", type=click.IntRange(0), multiple=True, help="A slot; again for more. [0]")
 @click.option("--all", "everybody", is_flag=True, help="All slots of the run at once.")
 @click.option(
-    "--notice", "notice_s", metavar="S", type=click.IntRange(1), default=NOTICE_S, show_default=True, help="Seconds."
+    "--notice",
+    "notice_s",
+    metavar="S",
+    type=click.IntRange(1, DRILL_NOTICE_MAX_S),
+    default=NOTICE_S,
+    show_default=True,
+    help="Seconds.",
 )
 @click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it.")
 @click.option(

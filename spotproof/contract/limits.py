@@ -53,6 +53,7 @@ STORM_AFTER: Final = 5  # nodes started for advice alone by the whole stack with
 STORM_WINDOW_S: Final = 600
 STORM_QUIET_S: Final = 3600  # people are told of a storm once in this time
 MOVE_LEAD_S: Final = 3600  # a planned move begins so long before its date
+DRILL_NOTICE_MAX_S: Final = 1800
 LATE_FLUSH_S: Final = 240  # before its date the holder is told to flush, ready or not: two looks of the sweep fit
 
 SAVE_THROTTLE_S: Final = 60  # a periodic save that is throttled gives up after this

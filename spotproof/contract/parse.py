@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from spotproof.contract import ids
 from spotproof.contract.events import EventKind, row_for
-from spotproof.contract.limits import NOTICE_S
+from spotproof.contract.limits import DRILL_NOTICE_MAX_S, NOTICE_S
 from spotproof.contract.messages import (
     BlockExpiry,
     CommandResult,
@@ -192,8 +192,9 @@ def _command_result(fields: _Fields) -> CommandResult:
 
 def _drill(fields: _Fields) -> Drill:
     notice = fields.detail.get("notice-s", NOTICE_S)
-    if isinstance(notice, bool) or not isinstance(notice, int) or notice < 1:
-        raise MalformedEvent(f"detail.notice-s {notice!r} is not a number of seconds", event_id=fields.event_id)
+    if isinstance(notice, bool) or not isinstance(notice, int) or not 1 <= notice <= DRILL_NOTICE_MAX_S:
+        says = f"detail.notice-s {notice!r} is not a number of seconds from 1 to {DRILL_NOTICE_MAX_S}"
+        raise MalformedEvent(says, event_id=fields.event_id)
     return Drill(**fields.common, instance=fields.instance(), notice_s=notice)
 
 

@@ -232,7 +232,7 @@ def test_a_time_that_is_none_is_malformed(time: str) -> None:
         parse({**golden("spot-interruption-terminate"), "time": time}, received_at=NOW)
 
 
-@pytest.mark.parametrize("notice", [0, -5, "soon", True, 1.5])
+@pytest.mark.parametrize("notice", [0, -5, 1801, 10**12, "soon", True, 1.5])
 def test_a_drill_needs_whole_seconds(notice: object) -> None:
     with pytest.raises(MalformedEvent, match="notice-s"):
         parse(with_detail("drill", **{"notice-s": notice}), received_at=NOW)
