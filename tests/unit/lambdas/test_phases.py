@@ -9,14 +9,16 @@ import pytest
 
 from lambdas.decisions import phases, repairing
 from lambdas.decisions.actions import Guarded, Measure
+from spotproof.contract import keys
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import Pool
+from spotproof.contract.items import Pool, to_item
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import Market, RunStatus
 from spotproof.contract.times import Times
 from spotproof.report.model import Stage
 from spotproof.store.stories import story_from
-from tests.fakes.control import REGION, World, notice
+from spotproof.store.table import Put
+from tests.fakes.control import REGION, SUBNETS, World, notice
 
 PHASES = (Metric.BOOT, Metric.PARK, Metric.RESTORE, Metric.FIRST_STEP, Metric.RECOVERY)
 TOLD = [HistoryKind.PARKED, HistoryKind.SEALED, HistoryKind.RESTORED, HistoryKind.FIRST_STEP]
@@ -161,6 +163,16 @@ def test_idle_dollars_are_counted_where_a_price_is_known() -> None:
     [guarded] = [one for one in phases.decide(priced, world.head()) if isinstance(one, Guarded)]
     dollars = [one.value for one in guarded.then if isinstance(one, Measure) and one.metric is Metric.WASTE_DOLLARS]
     assert dollars == [pytest.approx(48.5 * 3.6 / 3600)]
+
+
+def test_idle_dollars_reach_the_meter() -> None:
+    world, _ = recovered()
+    for zone in SUBNETS.values():
+        for kind in ("g5.xlarge", "g6.xlarge"):
+            pool = Pool(region=REGION, instance_type=kind, zone=zone, market=Market.SPOT, price_usd=0.36, priced_at=1)
+            world.table.write(Put(key=keys.pool(REGION, kind, zone, "spot"), item=to_item(pool)))
+    world.tick()
+    assert world.meter.total(Metric.WASTE_DOLLARS) == pytest.approx(48.5 * 0.36 / 3600)
 
 
 def test_silent_nodes_are_counted_at_each_look() -> None:
