@@ -10,6 +10,7 @@ from rehearsal.scenarios import (
     burst,
     fallback,
     killed_lambda,
+    many_nodes,
     rebalance_storm,
     surplus,
     table_outage,
@@ -19,6 +20,7 @@ from rehearsal.scenarios.scenario import Scenario
 
 ALL: Final[tuple[Scenario, ...]] = (
     burst.SCENARIO,
+    many_nodes.SCENARIO,
     fallback.SCENARIO,
     killed_lambda.SCENARIO,
     agent_alone.SCENARIO,
