@@ -8,11 +8,12 @@ from aws_cdk import Acknowledgment, Stack, Validations
 from constructs import IConstruct
 
 PACK = "AwsSolutions"
+SERVERLESS = "Serverless"
 
 
-def acknowledge(construct: IConstruct, finding: str, reason: str) -> None:
+def acknowledge(construct: IConstruct, finding: str, reason: str, *, pack: str = PACK) -> None:
     """Answers `finding` (`SQS3`) on `construct`. The reason is for the person who audits the template."""
-    Validations.of(construct).acknowledge(Acknowledgment(id=f"{PACK}-{finding}", reason=reason))
+    Validations.of(construct).acknowledge(Acknowledgment(id=f"{pack}-{finding}", reason=reason))
 
 
 def acknowledge_wildcard(construct: IConstruct, resource: str, reason: str) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from aws_cdk import App, Validations
-from cdk_nag import AwsSolutionsChecks
+from cdk_nag import AwsSolutionsChecks, ServerlessChecks
 
 from cdk_app import settings
 from cdk_app.bundling import ROOT
+from cdk_app.idle_cost import monthly_note
 from cdk_app.stack import SpotproofStack
 from spotproof.errors import BadSettings
 
@@ -20,9 +21,9 @@ SETTINGS_CONTEXT: Final = "settings"  # cdk deploy -c settings=team-b.toml
 
 
 def build(app: App, deployment: settings.StackSettings) -> SpotproofStack:
-    """The stack in `app`, checked against AwsSolutions when the app is synthesized."""
+    """The stack in `app`, checked against AwsSolutions and Serverless when the app is synthesized."""
     stack = SpotproofStack(app, settings=deployment)
-    Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    Validations.of(app).add_plugins(AwsSolutionsChecks(app), ServerlessChecks(app))
     return stack
 
 
@@ -37,11 +38,14 @@ def main() -> int:
     app = new_app(os.environ.get("CDK_OUTDIR") or str(ROOT / "cdk.out"))
     path = ROOT / Path(str(app.node.try_get_context(SETTINGS_CONTEXT) or settings.FILE))
     try:
-        build(app, settings.load(path))
+        deployment = settings.load(path)
+        build(app, deployment)
     except BadSettings as error:
         print(f"spotproof: {error}", file=sys.stderr)
         return 1
     app.synth()
+    if note := monthly_note(deployment):
+        print(f"spotproof: {note}", file=sys.stderr)
     return 0
 
 

@@ -18,7 +18,8 @@ from spotproof.contract import keys, s3keys, tags
 READ_TABLE: Final = ("dynamodb:GetItem", "dynamodb:Query")
 WRITE_ITEMS: Final = ("dynamodb:PutItem", "dynamodb:UpdateItem")
 CHECK_ITEM: Final = "dynamodb:ConditionCheckItem"  # a transaction's look at an item that it does not write
-CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "POOL#*", "HIST#*")
+READ_MANY: Final = "dynamodb:BatchGetItem"
+CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "POOL#*")
 NODE_READS: Final = ("RUN#*", "INSTANCE#*", f"{keys.NODE_PREFIX}*")
 # An instant fleet is authorized twice: CreateFleet on what the request names, RunInstances on that and on what the
 # template names (Service Authorization Reference of ec2:CreateFleet).
@@ -53,6 +54,14 @@ class Reach:
     topic: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """ARNs of what the stack was told to use and did not make; '' for what it made itself."""
+
+    table: str = ""
+    bucket: str = ""
+
+
 def leading_keys(*partitions: str) -> dict[str, Any]:
     """Only items whose partition key has one of these forms."""
     return {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": [*partitions]}}
@@ -61,7 +70,13 @@ def leading_keys(*partitions: str) -> dict[str, Any]:
 def table_of_control(reach: Reach) -> list[Grant]:
     """Read everything; write runs, members, pools and history. What nodes write stays theirs."""
     return [
-        Grant(sid="ReadTable", actions=READ_TABLE, resources=(reach.table,)),
+        Grant(sid="ReadTable", actions=(*READ_TABLE, READ_MANY), resources=(reach.table,)),
+        Grant(
+            sid="WriteTimelines",
+            actions=("dynamodb:BatchWriteItem",),
+            resources=(reach.table,),
+            conditions=leading_keys("HIST#*"),
+        ),
         Grant(
             sid="WriteControlItems",
             actions=WRITE_ITEMS,
@@ -112,6 +127,33 @@ def find_due_runs(reach: Reach) -> list[Grant]:
             conditions=leading_keys("LIVE#*"),
         )
     ]
+
+
+def read_stories(reach: Reach) -> list[Grant]:
+    """What the dashboard's widget shows of runs, and no write."""
+    return [
+        Grant(
+            sid="ReadStories",
+            actions=READ_TABLE,
+            resources=(reach.table,),
+            conditions=leading_keys("RUN#*", "HIST#*", "LIVE#*", f"{keys.NODE_PREFIX}*"),
+        )
+    ]
+
+
+def look_at_attached(attached: Attached) -> list[Grant]:
+    """See whether an attached table or bucket is fit for this stack."""
+    table = Grant(
+        sid="LookAtAttachedTable",
+        actions=("dynamodb:DescribeTable", "dynamodb:DescribeTimeToLive"),
+        resources=(attached.table,),
+    )
+    bucket = Grant(
+        sid="LookAtAttachedBucket",
+        actions=("s3:GetBucketVersioning", "s3:GetLifecycleConfiguration"),
+        resources=(attached.bucket,),
+    )
+    return [*([table] if attached.table else []), *([bucket] if attached.bucket else [])]
 
 
 def flush_nodes(reach: Reach) -> list[Grant]:
@@ -225,12 +267,40 @@ def see_instances() -> list[Grant]:
     ]
 
 
+def see_market() -> list[Grant]:
+    """What Spot costs, and how EC2 rates its zones."""
+    return [
+        Grant(
+            sid="SeeMarket",
+            actions=("ec2:DescribeSpotPriceHistory", "ec2:GetSpotPlacementScores"),
+            resources=("*",),
+            because="Neither knows resources or conditions.",
+        )
+    ]
+
+
 def end_nodes(reach: Reach) -> list[Grant]:
     """End only what this stack launched: hand-tagged instances carry no launch tag."""
     return [
         Grant(
             sid="EndWhatWeLaunched",
             actions=("ec2:TerminateInstances",),
+            resources=(arn("ec2", "instance/*"),),
+            conditions={
+                "StringEquals": {f"ec2:ResourceTag/{tags.STACK}": reach.stack},
+                "Null": {f"ec2:ResourceTag/{tags.LAUNCH}": "false"},
+            },
+            because=f"{LATER_IDS}; statements on instances ask for the stack's tags.",
+        )
+    ]
+
+
+def interrupt_nodes(reach: Reach) -> list[Grant]:
+    """What FIS does in a drill: take a Spot node that this stack launched."""
+    return [
+        Grant(
+            sid="InterruptOurNodes",
+            actions=("ec2:SendSpotInstanceInterruptions",),
             resources=(arn("ec2", "instance/*"),),
             conditions={
                 "StringEquals": {f"ec2:ResourceTag/{tags.STACK}": reach.stack},

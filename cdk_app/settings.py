@@ -26,6 +26,10 @@ _PARAMETER = re.compile(r"(/[A-Za-z0-9_.-]+)+")
 _DEVICE = re.compile(r"/dev/[a-z0-9]+")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_VPC = re.compile(r"vpc-[0-9a-f]{8,17}")
+_SUBNET = re.compile(rf"subnet-[0-9a-f]{{8,17}}={_ZONE.pattern}")
+_ROUTES = re.compile(r"rtb-[0-9a-f]{8,17}")
 
 
 class Network(StrEnum):
@@ -44,6 +48,12 @@ class StackSettings:
     network: Network = Network.PUBLIC
     nat_gateways: int | None = None
     zones: int | tuple[str, ...] = 3
+    vpc_id: str = ""
+    subnets: tuple[str, ...] = ()
+    route_tables: tuple[str, ...] = ()
+    existing_gateway_endpoints: bool = False
+    attach_table: str = ""
+    attach_bucket: str = ""
     deletion_protection: bool = True
     strict_metadata: bool = False
     data_buckets: tuple[str, ...] = ()
@@ -53,10 +63,18 @@ class StackSettings:
     notify_email: str = ""
     launches_per_hour: int = 200
     log_retention_days: int = 30
+    drills: bool = False
+    create_spot_role: bool = False
 
     def zone_count(self) -> int:
         """How many Availability Zones, and so how many node subnets."""
+        if self.subnets:
+            return len(self.subnets)
         return self.zones if isinstance(self.zones, int) else len(self.zones)
+
+    def given_subnets(self) -> dict[str, str]:
+        """Zone by subnet id, of the subnets of an existing network."""
+        return {subnet: zone for subnet, _, zone in (one.partition("=") for one in self.subnets)}
 
     def gateway_count(self) -> int:
         """How many NAT gateways."""
@@ -129,9 +147,64 @@ def _check_values(settings: StackSettings) -> None:
     _need(days in RETENTION_DAYS, "log_retention_days", days, f"one of {', '.join(map(str, RETENTION_DAYS))}")
     for bucket in settings.data_buckets:
         _need(_BUCKET.fullmatch(bucket), "data_buckets", bucket, "give names of buckets, not ARNs or URLs")
+    table, kept = settings.attach_table, settings.attach_bucket
+    _need(not table or _TABLE.fullmatch(table), "attach_table", table, "the name that the output Table told")
+    _need(not kept or _BUCKET.fullmatch(kept), "attach_bucket", kept, "the name that the output Bucket told")
+    vpc = settings.vpc_id
+    _need(
+        not vpc or _VPC.fullmatch(vpc), "vpc_id", vpc, 'an id such as vpc-0123456789abcdef0, or "" for an own network'
+    )
+    for subnet in settings.subnets:
+        _need(_SUBNET.fullmatch(subnet), "subnets", subnet, "write each as subnet-0123456789abcdef0=us-east-1a")
+    for route_table in settings.route_tables:
+        _need(_ROUTES.fullmatch(route_table), "route_tables", route_table, "ids such as rtb-0123456789abcdef0")
 
 
 def _check_contradictions(settings: StackSettings) -> None:
+    _check_attached(settings)
+    _check_existing_network(settings)
+    _check_own_network(settings)
+    if settings.strict_metadata and settings.data_buckets:
+        raise BadSettings(
+            f"data_buckets: {', '.join(settings.data_buckets)} cannot be read by a container without credentials",
+            next_step="remove data_buckets, or set strict_metadata = false",
+        )
+
+
+def _check_attached(settings: StackSettings) -> None:
+    """A table speaks of checkpoints in its bucket: one without the other is no state."""
+    both = bool(settings.attach_table) == bool(settings.attach_bucket)
+    lacking = "attach_bucket" if settings.attach_table else "attach_table"
+    _need(both, lacking, "", "name the table and the bucket of the same earlier deployment")
+
+
+def _check_existing_network(settings: StackSettings) -> None:
+    if not settings.vpc_id:
+        for key in ("subnets", "route_tables", "existing_gateway_endpoints"):
+            value = getattr(settings, key)
+            _need(not value, key, value, "say which network that is: vpc_id")
+        return
+    zones = list(settings.given_subnets().values())
+    _need(1 <= len(zones) <= MAX_ZONES, "subnets", list(settings.subnets), f"name 1 to {MAX_ZONES} subnets of the VPC")
+    _need(len(set(zones)) == len(zones), "subnets", list(settings.subnets), "one per zone: a fleet spans no two of one")
+    _need_one_region("subnets", zones)
+    _need(
+        isinstance(settings.zones, int), "zones", settings.zones, "with vpc_id the subnets say the zones: remove zones"
+    )
+    _need(settings.nat_gateways is None, "nat_gateways", settings.nat_gateways, "an existing VPC has its own way out")
+    found = settings.existing_gateway_endpoints
+    _need(
+        bool(settings.route_tables) != found,
+        "existing_gateway_endpoints" if found else "route_tables",
+        found or [],
+        "checkpoints must not pay for transfer: name the route tables that get gateway endpoints for S3 and DynamoDB,"
+        " or say existing_gateway_endpoints = true where they have them; not both",
+    )
+
+
+def _check_own_network(settings: StackSettings) -> None:
+    if settings.vpc_id:
+        return
     if settings.nat_gateways is not None:
         fits = settings.network is Network.NAT
         _need(fits, "nat_gateways", settings.nat_gateways, 'set network = "nat", or remove nat_gateways')
@@ -140,14 +213,13 @@ def _check_contradictions(settings: StackSettings) -> None:
     if isinstance(settings.zones, tuple):
         for zone in settings.zones:
             _need(_ZONE.fullmatch(zone), "zones", zone, "a zone looks like us-east-1a")
-        regions = {zone[:-1] for zone in settings.zones}
-        _need(len(regions) == 1, "zones", sorted(regions), "a stack is in one region: name zones of that one")
+        _need_one_region("zones", settings.zones)
         _need(len(set(settings.zones)) == len(settings.zones), "zones", list(settings.zones), "name each zone once")
-    if settings.strict_metadata and settings.data_buckets:
-        raise BadSettings(
-            f"data_buckets: {', '.join(settings.data_buckets)} cannot be read by a container without credentials",
-            next_step="remove data_buckets, or set strict_metadata = false",
-        )
+
+
+def _need_one_region(key: str, zones: Sequence[str]) -> None:
+    regions = {zone[:-1] for zone in zones}
+    _need(len(regions) == 1, key, sorted(regions), "a stack is in one region: name zones of that one")
 
 
 def _need(holds: object, key: str, value: object, advice: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from aws_cdk import Aws, CfnOutput, Stack, Tags
+from aws_cdk import Aws, CfnOutput, RemovalPolicy, Stack, Tags
+from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from cdk_app import policies
 from cdk_app.constructs.alerts import Alarms, Topic
 from cdk_app.constructs.dashboard import Dashboard
 from cdk_app.constructs.document import FlushDocument
+from cdk_app.constructs.drills import Drills
 from cdk_app.constructs.functions import Functions
+from cdk_app.constructs.guard import DestroyGuard
 from cdk_app.constructs.network import NodeNetwork
 from cdk_app.constructs.nodes import Nodes
 from cdk_app.constructs.queues import Queues
@@ -22,6 +25,7 @@ from spotproof.contract.events import EventKind
 from spotproof.contract.settings import ControlSettings
 
 DOCUMENT_NAME = "document-name"
+SPOT_SERVICE = "spot.amazonaws.com"
 
 
 class SpotproofStack(Stack):
@@ -32,7 +36,7 @@ class SpotproofStack(Stack):
             scope, settings.name, description="spotproof: GPU training that goes on when EC2 takes its Spot nodes away"
         )
         self._settings = settings
-        self.state = State(self, "State", deletion_protection=settings.deletion_protection)
+        self.state = State(self, "State", settings=settings)
         self.network = NodeNetwork(self, "Network", settings=settings)
         self.nodes = Nodes(self, "Nodes", settings=settings, state=self.state, network=self.network)
         self.document = FlushDocument(self, "Document")
@@ -46,6 +50,7 @@ class SpotproofStack(Stack):
             settings=self._control_settings(),
             queues=self.queues,
             reach=self._reach(),
+            attached=self.state.attached,
             log_days=settings.log_retention_days,
         )
         self.alarms = Alarms(
@@ -56,8 +61,17 @@ class SpotproofStack(Stack):
             queues=self.queues,
             sweep=self.functions.by_name[names.Function.SWEEP],
         )
-        self.dashboard = Dashboard(self, "Board", stack=settings.name, letters=self.queues.letters())
+        self.dashboard = Dashboard(
+            self,
+            "Board",
+            stack=settings.name,
+            letters=self.queues.letters(),
+            widget=self.functions.by_name[names.Function.WIDGET],
+        )
+        self._options()
         self._outputs()
+        # Last: it depends on everything that is there now.
+        DestroyGuard(self, "Guard", settings=settings, function=self.functions.by_name[names.Function.GUARD])
         Tags.of(self).add(tags.STACK, settings.name)
 
     def _control_settings(self) -> ControlSettings:
@@ -87,6 +101,15 @@ class SpotproofStack(Stack):
             topic=self.topic.topic_arn,
         )
 
+    def _options(self) -> None:
+        if self._settings.drills:
+            Drills(self, "Drills", reach=self._reach())
+        if self._settings.create_spot_role:
+            # An account has this role from its first use of Spot on; making it a second time fails the deployment.
+            iam.CfnServiceLinkedRole(self, "SpotRole", aws_service_name=SPOT_SERVICE).apply_removal_policy(
+                RemovalPolicy.RETAIN
+            )
+
     def _outputs(self) -> None:
         console = (
             f"https://{Aws.REGION}.console.aws.amazon.com/cloudwatch/home?region={Aws.REGION}#dashboards/dashboard/"
@@ -100,6 +123,7 @@ class SpotproofStack(Stack):
             names.OUTPUT_TOPIC: self.topic.topic_arn,
             names.OUTPUT_DASHBOARD: f"{console}{self.dashboard.name}",
             names.OUTPUT_REGION: Aws.REGION,
+            names.OUTPUT_QUEUES: self.queues.listed(),
         }
         for name in names.OUTPUTS:
             CfnOutput(self, name, value=values[name])

@@ -13,6 +13,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
+from cdk_app.acknowledge import SERVERLESS, acknowledge
 from cdk_app.constructs.queues import Queues
 from spotproof.contract.events import Queue
 from spotproof.contract.metrics import METRICS, NAMESPACE, Alarm, Dimension, MetricRow
@@ -20,7 +21,8 @@ from spotproof.contract.metrics import METRICS, NAMESPACE, Alarm, Dimension, Met
 PERIOD: Final = Duration.minutes(5)
 NOTICE_WAITS_S: Final = 60  # half of a notice
 REPLAY: Final = (
-    "Dead letters go back with `Start DLQ redrive`; what an undelivered event meant, the sweep has repaired."
+    "`spotproof dlq list` says why; once the cause is gone, `spotproof dlq replay` sends them back. What an undelivered"
+    " event meant, the sweep has repaired."
 )
 
 
@@ -41,7 +43,12 @@ class Topic(Construct):
             )
         )
         if notify_email:
-            self.topic.add_subscription(subscriptions.EmailSubscription(notify_email))
+            acknowledge(
+                self.topic.add_subscription(subscriptions.EmailSubscription(notify_email)),
+                "SNSRedrivePolicy",
+                "A mail that cannot be delivered is no work to do again: what it says stands in alarms and history.",
+                pack=SERVERLESS,
+            )
 
 
 class Alarms(Construct):
@@ -80,7 +87,7 @@ class Alarms(Construct):
         self._alarm(row.metric.value, metric, threshold=alarm.threshold, says=alarm.says)
 
     def _on_letters(self, what: str, depth: cloudwatch.Metric) -> None:
-        says = f"There are {what}: read one to see why and correct the cause. {REPLAY}"
+        says = f"There are {what}. {REPLAY}"
         self._alarm(what.title().replace(" ", ""), depth, threshold=1, says=says)
 
     def _on_late_notices(self, queues: Queues) -> None:

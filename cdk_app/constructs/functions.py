@@ -13,11 +13,12 @@ from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
 from cdk_app import grants, policies
+from cdk_app.acknowledge import SERVERLESS, acknowledge
 from cdk_app.bundling import RUNTIME, function_code
 from cdk_app.constructs.log_groups import arn_of, log_group
 from cdk_app.constructs.queues import Queues
 from cdk_app.grants import Grant
-from cdk_app.policies import Reach
+from cdk_app.policies import Attached, Reach
 from spotproof.contract import limits, names
 from spotproof.contract.events import Queue
 from spotproof.contract.names import Function, FunctionRow
@@ -28,6 +29,8 @@ SAYS: Final = {
     Function.SIGNALS: "Answers rebalance recommendations, state changes and other routine events",
     Function.SWEEP: "Each minute: finds the runs that are due and sends them to repair",
     Function.REPAIR: "Repairs one run: silence, open claims, unfinished launches, orphans, ends",
+    Function.WIDGET: "Asked by the dashboard: a run's story as HTML; reads the table and nothing else",
+    Function.GUARD: "Asked by CloudFormation: refuses that a stack with live runs is destroyed",
 }
 
 
@@ -42,10 +45,12 @@ class Functions(Construct):
         settings: ControlSettings,
         queues: Queues,
         reach: Reach,
+        attached: Attached,
         log_days: int,
     ) -> None:
         super().__init__(scope, construct_id)
         self._settings, self._queues, self._reach, self._log_days = settings, queues, reach, log_days
+        self._attached = attached
         self._code = function_code()
         self.by_name = {row.function: self._function(row) for row in names.FUNCTIONS}
 
@@ -67,26 +72,26 @@ class Functions(Construct):
             role=role,
             log_group=log,
         )
-        if row.queue is None:
-            self._each_minute(own, function)
-        else:
+        _answer_nag(function, row)
+        if row.queue is not None:
             _feed(own, function, row, self._queues.by_name[row.queue].queue_arn)
+        if row.every_s:
+            self._each_minute(own, function)
         return function
 
     def _environment(self, row: FunctionRow) -> ControlSettings:
-        """Only the sweep may name the repair queue: it alone may send to it."""
-        url = self._queues.by_name[Queue.REPAIR].queue_url if row.function is Function.SWEEP else ""
+        """The repair queue is named only for those who may send to it."""
+        sends = row.function is Function.SWEEP or row.queue is not None
+        url = self._queues.by_name[Queue.REPAIR].queue_url if sends else ""
         return dataclasses.replace(self._settings, repair_queue=url)
 
     def _grants(self, row: FunctionRow) -> list[Grant]:
+        if row.function is Function.GUARD:
+            return [*policies.find_due_runs(self._reach), *policies.look_at_attached(self._attached)]
+        if row.function is Function.WIDGET:
+            return policies.read_stories(self._reach)
         if row.queue is None:
-            repair = self._queues.by_name[Queue.REPAIR].queue_arn
-            return [
-                *policies.find_due_runs(self._reach),
-                *policies.send_to("SendDueRuns", repair),
-                # Lambda itself sends what it could not run, under this role.
-                *policies.send_to("ReportFailedTicks", self._queues.undelivered.queue_arn),
-            ]
+            return self._of_sweep()
         return [
             *policies.read_queue(self._queues.by_name[row.queue].queue_arn),
             *policies.table_of_control(self._reach),
@@ -95,11 +100,24 @@ class Functions(Construct):
             *policies.see_instances(),
             *policies.end_nodes(self._reach),
             *policies.tell_people(self._reach),
+            *policies.send_to("PutOffLooks", self._queues.by_name[Queue.REPAIR].queue_arn),
             *(self._only_repair() if row.function is Function.REPAIR else []),
         ]
 
+    def _of_sweep(self) -> list[Grant]:
+        return [
+            *policies.find_due_runs(self._reach),
+            *policies.send_to("SendDueRuns", self._queues.by_name[Queue.REPAIR].queue_arn),
+            # Lambda itself sends what it could not run, under this role.
+            *policies.send_to("ReportFailedTicks", self._queues.undelivered.queue_arn),
+        ]
+
     def _only_repair(self) -> list[Grant]:
-        return [*policies.keep_index(self._reach), *policies.commit_for_the_dead(self._reach)]
+        return [
+            *policies.keep_index(self._reach),
+            *policies.commit_for_the_dead(self._reach),
+            *policies.see_market(),
+        ]
 
     def _each_minute(self, own: Construct, function: lambda_.Function) -> None:
         """A tick that cannot be delivered or fails is not repeated: the next one comes in a minute and sees more."""
@@ -141,17 +159,47 @@ class Functions(Construct):
 def _role(own: Construct, given: list[Grant]) -> iam.IRole:
     """A role with these grants. Handed on by its ARN, so that no construct adds permissions by itself."""
     made = grants.role(own, "Role", principal=iam.ServicePrincipal("lambda.amazonaws.com"), grants=given)
+    acknowledge(
+        made,
+        "LambdaStarPermissions",
+        "Each statement that ends in a star is answered one by one (AwsSolutions-IAM5), and the IAM proof shows that"
+        " every grant is needed and that attacks are refused.",
+        pack=SERVERLESS,
+    )
     return iam.Role.from_role_arn(own, "Closed", made.role_arn, mutable=False)
 
 
 def _feed(own: Construct, function: lambda_.Function, row: FunctionRow, queue: str) -> None:
     """No window: a notice is worth more than a full batch. One bad message never costs the other nine."""
-    lambda_.EventSourceMapping(
+    feed = lambda_.EventSourceMapping(
         own,
         "Feed",
         target=function,
         event_source_arn=queue,
-        batch_size=names.BATCH_SIZE,
+        batch_size=row.batch_size,
         max_concurrency=row.max_concurrency,
         report_batch_item_failures=True,
+    )
+    acknowledge(
+        feed,
+        "LambdaEventSourceMappingDestination",
+        "A mapping's destinations are for streams; what a queue's function fails to do goes to its dead letters.",
+        pack=SERVERLESS,
+    )
+
+
+def _answer_nag(function: lambda_.Function, row: FunctionRow) -> None:
+    if row.queue is not None:
+        lost = "It is called by its queue's poller only, and what it fails to do goes to the queue's dead letters."
+    elif row.every_s:
+        lost = "What its schedule starts in vain goes to the undelivered events, by the function's failure destination."
+    else:
+        lost = "Whoever calls it waits for its answer and tells people when there is none."
+    acknowledge(function, "LambdaDLQ", lost, pack=SERVERLESS)
+    acknowledge(
+        function,
+        "LambdaTracing",
+        "The tracing library would be imported at every cold start of a two-minute notice; the phases of each recovery"
+        " are metrics, and its steps are history items.",
+        pack=SERVERLESS,
     )

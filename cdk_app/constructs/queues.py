@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from aws_cdk import Duration
+from aws_cdk import Duration, Fn
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from cdk_app.acknowledge import acknowledge
+from cdk_app.acknowledge import SERVERLESS, acknowledge
 from spotproof.contract import names
 from spotproof.contract.events import Queue
 
@@ -31,6 +31,13 @@ class Queues(Construct):
         dead = {f"{queue.value} dead letters": letters for queue, letters in self.dead.items()}
         return {**dead, "undelivered events": self.undelivered}
 
+    def listed(self) -> str:
+        """`name=url,...` of every queue, as the output tells it to operators: see contract.names."""
+        urls = {queue.value: one.queue_url for queue, one in self.by_name.items()}
+        urls |= {names.dead_letters_of(queue): one.queue_url for queue, one in self.dead.items()}
+        urls |= {names.UNDELIVERED: self.undelivered.queue_url}
+        return Fn.join(",", [Fn.join("=", [name, url]) for name, url in urls.items()])
+
     def _queue(self, queue: Queue, row: names.FunctionRow) -> sqs.Queue:
         return sqs.Queue(
             self,
@@ -50,5 +57,7 @@ class Queues(Construct):
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             retention_period=KEPT,
         )
-        acknowledge(queue, "SQS3", "This is the dead-letter queue itself; an alarm watches its depth.")
+        itself = "This is the dead-letter queue itself; an alarm watches its depth."
+        acknowledge(queue, "SQS3", itself)
+        acknowledge(queue, "SQSRedrivePolicy", itself, pack=SERVERLESS)
         return queue

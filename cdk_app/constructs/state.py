@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from cdk_app.acknowledge import acknowledge
+from cdk_app.policies import Attached
+from cdk_app.settings import StackSettings
 from spotproof.contract import keys, limits
 
 
 class State(Construct):
-    """The table and the bucket."""
+    """The table and the bucket: new ones, or those that an earlier deployment left and the settings attach."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, deletion_protection: bool) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, settings: StackSettings) -> None:
         super().__init__(scope, construct_id)
-        self.table = dynamodb.Table(
+        self.table: dynamodb.ITable = (
+            dynamodb.Table.from_table_name(self, "AttachedTable", settings.attach_table)
+            if settings.attach_table
+            else self._new_table(deletion_protection=settings.deletion_protection)
+        )
+        self.bucket: s3.IBucket = (
+            self._attached_bucket(settings.attach_bucket) if settings.attach_bucket else self._new_bucket()
+        )
+        self.attached = Attached(
+            table=self.table.table_arn if settings.attach_table else "",
+            bucket=self.bucket.bucket_arn if settings.attach_bucket else "",
+        )
+
+    def _new_table(self, *, deletion_protection: bool) -> dynamodb.Table:
+        return dynamodb.Table(
             self,
             "Table",
             partition_key=_text(keys.PK),
@@ -29,7 +46,9 @@ class State(Construct):
             deletion_protection=deletion_protection,
             removal_policy=RemovalPolicy.RETAIN,
         )
-        self.bucket = s3.Bucket(
+
+    def _new_bucket(self) -> s3.Bucket:
+        bucket = s3.Bucket(
             self,
             "Bucket",
             versioned=True,
@@ -48,11 +67,33 @@ class State(Construct):
             removal_policy=RemovalPolicy.RETAIN,
         )
         acknowledge(
-            self.bucket,
+            bucket,
             "S1",
             "Only the stack's own roles reach this bucket, and what they commit is recorded in the table; an access log"
             " of chunk traffic would need a second retained bucket. Switch on CloudTrail data events where required.",
         )
+        return bucket
+
+    def _attached_bucket(self, name: str) -> s3.IBucket:
+        """The policy of a bucket goes with the stack that made it, so this stack gives it one again."""
+        bucket = s3.Bucket.from_bucket_name(self, "AttachedBucket", name)
+        policy = s3.BucketPolicy(self, "AttachedBucketPolicy", bucket=bucket)
+        policy.document.add_statements(
+            *(
+                iam.PolicyStatement(
+                    effect=iam.Effect.DENY,
+                    principals=[iam.AnyPrincipal()],
+                    actions=["s3:*"],
+                    resources=[bucket.bucket_arn, bucket.arn_for_objects("*")],
+                    conditions=conditions,
+                )
+                for conditions in (
+                    {"Bool": {"aws:SecureTransport": "false"}},
+                    {"NumericLessThan": {"s3:TlsVersion": 1.2}},
+                )
+            )
+        )
+        return bucket
 
 
 def _text(name: str) -> dynamodb.Attribute:

@@ -179,8 +179,13 @@ def _write_items(estate: Estate, actor: str) -> Iterator[Attempt]:
         yield delete.where(f"delete {partition}", leading(partition))
     read = item(actor, "dynamodb:GetItem", estate.table, own)
     yield read.to("read another table", resource=other_table(estate))
-    for verb in ("Scan", "DeleteTable", "UpdateTable", "PartiQLDelete", "BatchWriteItem"):
+    for verb in ("Scan", "DeleteTable", "UpdateTable", "PartiQLDelete"):
         yield read.to(f"call {verb}", action=f"dynamodb:{verb}")
+    # A batch has no conditions and may delete: it is for notes of the timeline, and for nothing that decides.
+    note = item(actor, "dynamodb:BatchWriteItem", estate.table, keys.history_partition(RUN))
+    yield note.to("write another table in batches", resource=other_table(estate))
+    for partition in (own, keys.member("i-1").pk, keys.node_partition(RUN), keys.live(RUN).pk):
+        yield note.where(f"write {partition} in batches", leading(partition))
 
 
 def _leave_the_stack(estate: Estate, actor: str) -> Iterator[Attempt]:
@@ -191,7 +196,13 @@ def _leave_the_stack(estate: Estate, actor: str) -> Iterator[Attempt]:
     receive = Allowed(actor=actor, request=Request(action="sqs:ReceiveMessage", resource=estate.queues[actor]))
     another = next(queue for who, queue in estate.queues.items() if who != actor)
     yield receive.to("read another function's queue", resource=another)
-    yield receive.to("feed its own queue", action="sqs:SendMessage")
+    if actor != Function.REPAIR:  # every function may put a look off to repair, and nowhere else
+        yield receive.to("feed its own queue", action="sqs:SendMessage")
+    later = Allowed(
+        actor=actor, request=Request(action="sqs:SendMessage", resource=estate.queues[Function.REPAIR.value])
+    )
+    for who in (one for one in PIPELINE if one != Function.REPAIR):
+        yield later.to(f"feed the queue of {who}", resource=estate.queues[who])
     yield receive.to("empty its own queue", action="sqs:PurgeQueue")
     function = estate.functions[actor]
     yield receive.to("replace its own code", action="lambda:UpdateFunctionCode", resource=function)

@@ -101,7 +101,7 @@ OUTPUT_SUBNETS: Final = "Subnets"  # `subnet-id=zone,...`
 OUTPUT_TOPIC: Final = "Topic"
 OUTPUT_DASHBOARD: Final = "Dashboard"
 OUTPUT_REGION: Final = "Region"
-OUTPUT_QUEUES: Final = "Queues"  # `name=url,...`: each queue by its name, its dead letters, what was not delivered
+OUTPUT_QUEUES: Final = "QueueUrls"  # `name=url,...`: each queue by its name, its dead letters, what was not delivered
 OUTPUTS: Final = (
     OUTPUT_TABLE,
     OUTPUT_BUCKET,

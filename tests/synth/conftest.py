@@ -36,3 +36,22 @@ def nat_assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
         data_buckets = ["corpus"]
         """,
     )
+
+
+@pytest.fixture(scope="session")
+def guest_assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+    """A stack in an existing, isolated network, over the table and the bucket of an earlier one, with every option."""
+    return assemble(
+        tmp_path_factory,
+        """
+        name = "team-d"
+        network = "endpoints"
+        vpc_id = "vpc-0123456789abcdef0"
+        subnets = ["subnet-0123456789abcdef0=us-east-1a", "subnet-0123456789abcdef1=us-east-1d"]
+        route_tables = ["rtb-0123456789abcdef0", "rtb-0123456789abcdef1"]
+        attach_table = "spotproof-StateTable962DE04C-1ABC"
+        attach_bucket = "spotproof-statebucket77825682-1abc"
+        drills = true
+        create_spot_role = true
+        """,
+    )

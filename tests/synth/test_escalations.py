@@ -39,6 +39,7 @@ LOCKS = {
     "another table": "write another table",
     "control keys by a function that may not": "move the pointer",
     "the sweep forges notices": "forge notices",
+    "the guard helps to destroy": "call DeleteStack",
 }
 NODE_LOCKS = {
     "write RUN#demo",
@@ -76,7 +77,7 @@ def test_every_lock_of_the_threat_list_is_tried(assembly: Assembly) -> None:
     names = {one.name for one in tried}
     assert {path: name for path, name in LOCKS.items() if name not in names} == {}
     assert {one.name for one in tried if one.actor == NODE} >= NODE_LOCKS
-    assert {one.actor for one in tried} >= {*PIPELINE, NODE, Function.SWEEP}
+    assert {one.actor for one in tried} >= {*PIPELINE, NODE, Function.SWEEP, Function.GUARD}
     assert len(names) >= 60
 
 

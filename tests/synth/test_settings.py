@@ -31,6 +31,26 @@ def test_nat_gateways_exist_only_in_a_network_with_nat() -> None:
     assert parse({"network": "endpoints"}).gateway_count() == 0
 
 
+GUEST: dict[str, Any] = {
+    "vpc_id": "vpc-0123456789abcdef0",
+    "subnets": ["subnet-0123456789abcdef0=us-east-1a", "subnet-0123456789abcdef1=us-east-1b"],
+    "route_tables": ["rtb-0123456789abcdef0"],
+}
+
+
+def test_an_existing_network_says_its_zones_by_its_subnets() -> None:
+    settings = parse({**GUEST, "zones": 3})
+    assert settings.zone_count() == 2
+    assert settings.given_subnets() == {
+        "subnet-0123456789abcdef0": "us-east-1a",
+        "subnet-0123456789abcdef1": "us-east-1b",
+    }
+
+
+def test_an_existing_network_has_gateway_endpoints_or_gets_them() -> None:
+    assert parse({**GUEST, "route_tables": [], "existing_gateway_endpoints": True}).route_tables == ()
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"nmae": "x"}, "nmae", "name, network"),
     ({"name": "Team B"}, "name", "lower-case"),
@@ -48,6 +68,24 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"nat_gateways": 1}, "nat_gateways", 'network = "nat"'),
     ({"network": "nat", "nat_gateways": 4}, "nat_gateways", "1 to 3"),
     ({"network": "nat", "nat_gateways": 0}, "nat_gateways", "1 to 3"),
+    ({"vpc_id": "my-vpc"}, "vpc_id", "vpc-0"),
+    ({"vpc_id": GUEST["vpc_id"]}, "subnets", "subnets of the VPC"),
+    ({"subnets": GUEST["subnets"]}, "subnets", "vpc_id"),
+    ({"route_tables": GUEST["route_tables"]}, "route_tables", "vpc_id"),
+    ({"existing_gateway_endpoints": True}, "existing_gateway_endpoints", "vpc_id"),
+    ({**GUEST, "subnets": ["subnet-0123456789abcdef0"]}, "subnets", "=us-east-1a"),
+    ({**GUEST, "subnets": [GUEST["subnets"][0], GUEST["subnets"][0].replace("f0=", "f2=")]}, "subnets", "one per zone"),
+    ({**GUEST, "subnets": [GUEST["subnets"][0], "subnet-0123456789abcdef1=us-west-2b"]}, "subnets", "one region"),
+    ({**GUEST, "route_tables": ["rtb"]}, "route_tables", "rtb-0"),
+    ({**GUEST, "route_tables": []}, "route_tables", "gateway endpoints"),
+    ({**GUEST, "existing_gateway_endpoints": True}, "existing_gateway_endpoints", "not both"),
+    ({**GUEST, "zones": ["us-east-1a"]}, "zones", "remove zones"),
+    ({**GUEST, "network": "nat", "nat_gateways": 1}, "nat_gateways", "way out"),
+    ({"attach_table": "t-1"}, "attach_bucket", "table and the bucket"),
+    ({"attach_bucket": "b-1"}, "attach_table", "table and the bucket"),
+    ({"attach_table": "arn:aws:dynamodb:x", "attach_bucket": "b-1"}, "attach_table", "output Table"),
+    ({"attach_table": "t-1", "attach_bucket": "s3://b"}, "attach_bucket", "output Bucket"),
+    ({"drills": "yes"}, "drills", "true or false"),
     ({"strict_metadata": "yes"}, "strict_metadata", "true or false"),
     ({"strict_metadata": True, "data_buckets": ["corpus"]}, "data_buckets", "strict_metadata = false"),
     ({"data_buckets": ["arn:aws:s3:::corpus"]}, "data_buckets", "names of buckets"),

@@ -14,7 +14,9 @@ import pytest
 
 from cdk_app.bundling import bundle
 from spotproof.contract import keys, limits, names, tags
-from spotproof.contract.metrics import METRICS, Metric, Section
+from spotproof.contract.events import Queue
+from spotproof.contract.metrics import METRICS, Metric, Section, row_of
+from spotproof.contract.names import Function, function_of
 from tests.architecture.tree import ROOT
 from tests.synth.synthesis import NODE, assemble, no_network
 from tests.synth.template import Assembly, text
@@ -204,6 +206,26 @@ def test_every_dead_letter_rings(assembly: Assembly) -> None:
     assert depths == {f"<{name}.QueueName>" for name in letters}
 
 
+def test_an_alarm_on_dead_letters_names_the_command_that_reads_them(assembly: Assembly) -> None:
+    said = [
+        alarm["AlarmDescription"]
+        for alarm in assembly.of("AWS::CloudWatch::Alarm").values()
+        if alarm.get("MetricName") == "ApproximateNumberOfMessagesVisible"
+    ]
+    assert len(said) == 4
+    assert all("`spotproof dlq list`" in one and "`spotproof dlq replay`" in one for one in said)
+
+
+def test_operators_are_told_every_queue_by_its_name(assembly: Assembly) -> None:
+    told = dict(one.split("=") for one in text(assembly.document["Outputs"][names.OUTPUT_QUEUES]["Value"]).split(","))
+    queues = assembly.of("AWS::SQS::Queue")
+    assert {url.strip("<>") for url in told.values()} == set(queues)
+    for queue in Queue:
+        dead = queues[told[queue.value].strip("<>")]["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"][0]
+        assert told[names.dead_letters_of(queue)] == f"<{dead}>"
+    assert "Undelivered" in told[names.UNDELIVERED]
+
+
 def test_alarms_are_the_metric_tables_and_each_rings_the_topic(assembly: Assembly) -> None:
     alarms = assembly.of("AWS::CloudWatch::Alarm").values()
     (topic,) = assembly.of("AWS::SNS::Topic")
@@ -229,16 +251,50 @@ def test_people_are_mailed_only_where_the_settings_say_so(assembly: Assembly, st
     assert strict_assembly.only("AWS::SNS::Subscription")["Endpoint"] == "people@example.com"
 
 
-def test_the_dashboard_shows_every_metric_in_its_section(assembly: Assembly) -> None:
+def dashboard_of(assembly: Assembly) -> list[dict[str, Any]]:
     body = json.loads(text(assembly.only("AWS::CloudWatch::Dashboard")["DashboardBody"]))
-    titles = [widget["properties"].get("title", widget["properties"].get("markdown")) for widget in body["widgets"]]
-    expected = [
-        title
-        for section in Section
-        for title in (f"## {section.value}", *(row.metric.value for row in METRICS if row.section is section))
-    ]
-    assert titles == [*expected, "Must stay empty"]
+    widgets: list[dict[str, Any]] = body["widgets"]
+    return widgets
+
+
+def test_the_dashboard_shows_every_metric_in_its_section(assembly: Assembly) -> None:
+    shown: dict[str, list[str]] = {}
+    for widget in dashboard_of(assembly):
+        if widget["type"] == "text":
+            section, _, words = widget["properties"]["markdown"].removeprefix("## ").partition("\n")
+            shown[section] = []
+            assert all(f"**{row.metric}**: {row.says}" in words for row in METRICS if row.section == section)
+        elif shown:
+            shown[section].append(widget["properties"]["title"])
+    assert list(shown) == list(Section)
+    for row in METRICS:
+        titles = [f"{row.metric} by {one}" for one in row.dimensions] or [row.metric.value]
+        assert set(titles) <= set(shown[row.section]), row.metric
     assert {row.metric for row in METRICS} == set(Metric)
+
+
+def test_every_line_of_the_dashboard_is_a_series_that_the_meter_writes(assembly: Assembly) -> None:
+    """For the stack, or for one more dimension of the metric's row: emf publishes no other."""
+    for widget in dashboard_of(assembly):
+        for line in widget["properties"].get("metrics", []):
+            if line[0] == "Spotproof":
+                assert line[2:4] == ["stack", "spotproof"]
+                assert line[1] in set(Metric)
+            elif isinstance(line[0], dict) and "expression" in line[0]:
+                found = re.fullmatch(
+                    r"SEARCH\('\{Spotproof,stack,(\w+)\} MetricName=\"(\w+)\" stack=\"spotproof\"', 'Sum', 300\)",
+                    line[0]["expression"],
+                )
+                assert found is not None, line
+                assert found[1] in {one.value for one in row_of(Metric(found[2])).dimensions}
+
+
+def test_the_dashboard_asks_the_widget_for_the_runs(assembly: Assembly) -> None:
+    (widget,) = [one for one in dashboard_of(assembly) if one["type"] == "custom"]
+    handler = function_of(Function.WIDGET).handler
+    (name,) = [name for name, one in assembly.of("AWS::Lambda::Function").items() if one["Handler"] == handler]
+    assert widget["properties"]["endpoint"] == f"<{name}.Arn>"
+    assert widget["properties"]["updateOn"] == {"refresh": True, "resize": False, "timeRange": False}
 
 
 def test_nodes_have_one_subnet_per_zone_and_gateway_endpoints_in_every_network(
@@ -298,11 +354,19 @@ def test_every_answer_to_cdk_nag_stands_on_a_resource_and_has_a_reason(assembly:
         for entry in entries
         if entry["type"] == "aws:cdk:acknowledged-rules"
         for finding, reason in entry["data"].items()
-        if "AwsSolutions" in finding
+        if "AwsSolutions" in finding or "Serverless" in finding
     ]
     assert answers
     assert not [where for where, _, _ in answers if where.count("/") < 3]  # not on the stack as a whole
     assert not [finding for _, finding, reason in answers if len(reason) < 20]
+
+
+def test_both_packs_of_cdk_nag_have_nothing_left_to_say_not_even_a_warning(
+    assembly: Assembly, strict_assembly: Assembly, nat_assembly: Assembly, guest_assembly: Assembly
+) -> None:
+    for one in (assembly, strict_assembly, nat_assembly, guest_assembly):
+        report = json.loads((one.folder / "validation-report.json").read_text())
+        assert report["pluginReports"] == []
 
 
 # A bucket without TLS enforcement beside the stack: if this passes, nothing is being checked.
