@@ -15,7 +15,7 @@ from lambdas.effects.commit import commit
 from lambdas.effects.errands import AtOnce, Errands
 from lambdas.effects.fleet import Fleet, FleetAnswer
 from lambdas.effects.journal import Journal
-from lambdas.effects.log import Log
+from lambdas.effects.log import Log, about
 from lambdas.effects.machines import Machines
 from lambdas.effects.marketlook import look
 from lambdas.effects.meter import Meter
@@ -71,7 +71,7 @@ class Apply:
         try:
             _PERFORMERS[type(action.first)](self, action.first)
         except Lost as lost:
-            self._log.info("lost: %s", type(action.first).__name__, extra={"why": lost.what})
+            self._log.info("lost: %s", type(action.first).__name__, extra={**about(action.first), "why": lost.what})
             self.perform(action.otherwise)
             return
         self.perform(action.then)
@@ -98,7 +98,9 @@ class Apply:
         self._stores.slots.release(action.seen, deadline_at=action.deadline_at, cause=action.cause)
 
     def plan_move(self, action: a.PlanMove) -> None:
-        self._stores.slots.plan_move(action.seen, action.instance, at=action.at, before=action.before)
+        self._stores.slots.plan_move(
+            action.seen, action.instance, at=action.at, before=action.before, cause=action.cause
+        )
 
     def spend_prewarm(self, action: a.SpendPrewarm) -> None:
         self._stores.storms.spend(action.region, window=action.window, limit=action.limit)

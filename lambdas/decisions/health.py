@@ -28,24 +28,32 @@ FAILING: Final = frozenset({"RETIREMENT", "DEGRADED"})
 
 
 def decide(facts: Facts, dated: Sequence[Dated]) -> tuple[Action, ...]:
-    """An extra checkpoint where a move begins now; a claim ahead, or the date in the slot for the sweep."""
-    if facts.head is None or not facts.head.status.wants_nodes:
+    """The date goes into the slot, where the sweep finds it; a move that begins now is claimed at once.
+
+    An extra checkpoint comes first where hardware is failing or maintenance is near. A run that wants no nodes now
+    keeps the date: it may want them again before it.
+    """
+    if facts.head is None or not facts.head.status.is_live:
         return ()
     raised = promotions(facts)
     slots = promoted(facts, raised)
-    now: list[tuple[Dated, Slot]] = []
-    later: list[tuple[Dated, Slot]] = []
-    for one in dated:
-        slot = slots.get(one.member.slot)
-        if slot is None or slot.holder_instance != one.member.instance:
-            continue  # a successor that has not joined yet, or one that has been replaced
-        (now if _begins_now(facts, one) else later).append((one, slot))
-    begun = [_begun(facts, one, slot) for one, slot in now if slot.successor_instance is None]
-    if not begun and not later:
+    held = [(one, slot) for one in dated if (slot := slots.get(one.member.slot)) is not None and _holds(slot, one)]
+    if not held:
         return ()
-    planned = [_planned(facts, one, slot) for one, slot in later]
-    extra = extra_checkpoint(facts, kind=NoticeKind.MAINTENANCE, cause=Cause.MAINTENANCE) if _is_risky(now) else ()
-    return (*extra, *(Guarded(first=Promote(slot=slot)) for slot in raised), *begun, *planned)
+    begun = [one for one in held if facts.head.status.wants_nodes and _begins_now(facts, one[0])]
+    extra = extra_checkpoint(facts, kind=NoticeKind.MAINTENANCE, cause=Cause.MAINTENANCE) if _is_risky(begun) else ()
+    return (
+        *extra,
+        *(Guarded(first=Promote(slot=slot)) for slot in raised),
+        *(_planned(facts, one, slot) for one, slot in held),
+        *(_begun(facts, one, slot) for one, slot in begun if slot.successor_instance is None),
+    )
+
+
+def _holds(slot: Slot, one: Dated) -> bool:
+    """Not a successor that has not joined yet, nor a node that has been replaced or is leaving anyway."""
+    leaves = slot.successor_instance is not None and not slot.waits_for_notice
+    return slot.holder_instance == one.member.instance and not leaves
 
 
 def starts_at(one: Dated) -> int:
@@ -71,22 +79,26 @@ def _is_risky(now: Sequence[tuple[Dated, Slot]]) -> bool:
 
 
 def _begun(facts: Facts, one: Dated, slot: Slot) -> Guarded:
-    cause = Cause.BLOCK_EXPIRY if isinstance(one.message, BlockExpiry) else Cause.MAINTENANCE
-    before = starts_at(one)
-    if cause is Cause.MAINTENANCE and before <= facts.now + LATE_FLUSH_S:
-        before = NEVER  # it may begin at any moment, or be over: the node leaves when its successor is ready
-    move = Move(slot=slot.slot, instance=one.member.instance, cause=cause, before=before)
-    claim = claim_ahead(facts, slot, move)
-    then = (*claim.then, *_said(facts, one, slot, "Its successor is started now"))
-    return Guarded(first=claim.first, then=then, otherwise=claim.otherwise)
+    move = Move(slot=slot.slot, instance=one.member.instance, cause=_cause(one), before=_before(facts, one))
+    return claim_ahead(facts, slot, move)
+
+
+def _cause(one: Dated) -> Cause:
+    return Cause.BLOCK_EXPIRY if isinstance(one.message, BlockExpiry) else Cause.MAINTENANCE
+
+
+def _before(facts: Facts, one: Dated) -> int:
+    """The date; none for maintenance that may begin at any moment, or be over: then the successor's word counts."""
+    at = starts_at(one)
+    return NEVER if _cause(one) is Cause.MAINTENANCE and at <= facts.now + LATE_FLUSH_S else at
 
 
 def _planned(facts: Facts, one: Dated, slot: Slot) -> Guarded:
     """Not while the run does not want to be moved: then the date is only told."""
-    at = int(starts_at(one) - signals_of(facts).move_lead_s)
-    if not signals_of(facts).moves:
+    at = facts.now if _begins_now(facts, one) else int(starts_at(one) - signals_of(facts).move_lead_s)
+    if not (signals_of(facts).moves or isinstance(one.message, BlockExpiry)):
         at = NEVER
-    plan = PlanMove(seen=slot, instance=one.member.instance, at=at, before=starts_at(one))
+    plan = PlanMove(seen=slot, instance=one.member.instance, at=at, before=_before(facts, one), cause=_cause(one))
     promise = "It is not moved (signals.moves: false)" if at == NEVER else f"It is moved from {_clock(at)} on"
     return Guarded(first=plan, then=(Measure(metric=Metric.MOVES_PLANNED), *_said(facts, one, slot, promise)))
 
@@ -100,7 +112,7 @@ def _said(facts: Facts, one: Dated, slot: Slot, promise: str) -> tuple[Action, .
         slot=slot.slot,
         incarnation=slot.holder_incarnation,
         instance=instance,
-        cause=Cause.BLOCK_EXPIRY if isinstance(one.message, BlockExpiry) else Cause.MAINTENANCE,
+        cause=_cause(one),
         detail=f"{code} at {at}",
     )
     return (

@@ -130,7 +130,7 @@ def _due(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
         Move(
             slot=slot.slot,
             instance=slot.move_instance,
-            cause=Cause.MAINTENANCE,
+            cause=slot.move_cause or Cause.MAINTENANCE,
             before=NEVER if slot.move_before is None else slot.move_before,
         )
         for slot in slots.values()

@@ -43,6 +43,7 @@ class PlanMove:
     instance: str
     at: int
     before: int
+    cause: Cause = Cause.MAINTENANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

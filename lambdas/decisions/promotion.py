@@ -44,4 +44,5 @@ def _after(slot: Slot) -> Slot:
         move_instance=None,
         move_at=None,
         move_before=None,
+        move_cause=None,
     )

@@ -85,6 +85,7 @@ class Slot:
     move_instance: str | None = None  # a holder that has to be moved, from `move_at` on, before `move_before`
     move_at: int | None = None
     move_before: int | None = None
+    move_cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ _SUCCESSION = (
     "waits_for_notice",
     "lost_deadline_at",
 )
-_MOVE = ("move_instance", "move_at", "move_before")
+_MOVE = ("move_instance", "move_at", "move_before", "move_cause")
 
 
 class Slots:
@@ -148,14 +148,14 @@ class Slots:
         unchanged = Eq("successor_instance", seen.successor_instance)
         return self._move(seen, {}, remove=_SUCCESSION, when=AllOf(_waiting(seen), unchanged))
 
-    def plan_move(self, seen: Slot, instance: str, *, at: int, before: int) -> Slot:
+    def plan_move(self, seen: Slot, instance: str, *, at: int, before: int, cause: Cause = Cause.MAINTENANCE) -> Slot:
         """Note that the holder has to be moved between `at` and `before`; an earlier date that stands stays.
 
         Raises Lost if `instance` holds the slot no more, or an earlier date stands.
         """
         holds_it = Eq("holder_instance", instance)
         later = AnyOf(Absent("move_instance"), Ne("move_instance", instance), Gt("move_at", at))
-        planned: Item = {"move_instance": instance, "move_at": at, "move_before": before}
+        planned: Item = {"move_instance": instance, "move_at": at, "move_before": before, "move_cause": cause.value}
         return self._move(seen, planned, remove=(), when=AllOf(holds_it, later))
 
     def vacate(self, seen: Slot, instance: str) -> Slot:

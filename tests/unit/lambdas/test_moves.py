@@ -300,6 +300,32 @@ def test_a_date_that_is_far_is_kept_in_the_slot_and_the_move_begins_an_hour_befo
     assert slot.successor_instance not in (None, NO_INSTANCE)
 
 
+def test_the_end_of_a_block_is_not_forgotten_because_a_successor_was_prewarmed() -> None:
+    world = World()
+    holder, _ = prewarmed(world)
+    world.ec2.instances[holder].reservation = "cr-1"
+    world.deliver(block("cr-1", world.clock(), "2026-05-04T12:42:00Z"))
+    assert (world.slot().cause, world.slot().move_instance) == (Cause.REBALANCE, holder)
+    world.clock.advance(900)
+    look(world)  # no notice has come: the prewarmed node ends
+    assert world.slot().successor_instance is None
+    look(world)
+    slot = world.slot()
+    assert (slot.cause, slot.waits_for_notice) == (Cause.BLOCK_EXPIRY, True)
+
+
+def test_a_run_that_wants_no_nodes_keeps_the_date() -> None:
+    world = World()
+    [holder] = world.started()
+    world.pause("mini", RunStatus.BLOCKED)
+    world.deliver(health(holder, at=world.clock(), starts="2026-05-04T10:30:00Z", code=RETIRED))
+    assert (world.slot().successor_instance, world.slot().move_instance) == (None, holder)
+    world.stores.heads.move(world.head(), RunStatus.ACTIVE, cause=Cause.USER, now=int(world.clock()))
+    world.clock.advance(300)
+    look(world)
+    assert (world.slot().cause, world.slot().waits_for_notice) == (Cause.MAINTENANCE, True)
+
+
 def test_a_run_that_does_not_want_to_be_moved_is_only_told() -> None:
     world = World()
     [holder] = world.started(signals=Signals(moves=False))
