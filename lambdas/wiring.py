@@ -26,7 +26,7 @@ from lambdas.decisions.sorting import Known, Work
 from lambdas.effects.errands import Beside
 from lambdas.effects.fleet import Fleet
 from lambdas.effects.journal import Journal
-from lambdas.effects.log import Log
+from lambdas.effects.log import ContextLog, Log
 from lambdas.effects.machines import Machines
 from lambdas.effects.meter import Meter
 from lambdas.effects.notify import Notices
@@ -74,7 +74,7 @@ class Control:
         self._reader = parts.reader
         self._stores = parts.effects.stores
         self._meter = parts.effects.meter
-        self._log = parts.log
+        self._log = ContextLog(parts.log)
         self._troubles: list[StoreError] = []
         self._journal = self._new_journal()
 
@@ -137,7 +137,8 @@ class Control:
     def _attempted(self, work: Work, step: Callable[[Work], None]) -> dict[str, Exception]:
         self._troubles = []
         try:
-            step(work)
+            with self._log.about(run=work.run):
+                step(work)
         except Exception as error:  # noqa: BLE001 - the process boundary: this run's records come again
             self._log.error("failed", exc_info=True, extra={"run": work.run, "why": repr(error)})
             return dict.fromkeys(work.keys, error)
