@@ -36,6 +36,7 @@ class StandIn(CloudFormationModel):
     """A resource of a type that moto does not model: it has an id and its properties, and nothing acts on it yet."""
 
     resource_type = ""
+    answered = False  # of a custom resource: whether its function has said yes (see `stacks`)
 
     def __init__(self, name: str, properties: Properties, *, region: str, account_id: str) -> None:
         self.name = name

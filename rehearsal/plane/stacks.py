@@ -97,7 +97,7 @@ class Stacks:
             raise EmulationGap(f"{resource.logical_id} refused an update; rolling an update back is not played")
         made = _Made(physical_id=str(said["PhysicalResourceId"]), properties=resource.properties)
         self._made[resource.stack, resource.logical_id] = made
-        resource.model.name = made.physical_id
+        resource.model.name, resource.model.answered = made.physical_id, said["Status"] == "SUCCESS"
         return "" if said["Status"] == "SUCCESS" else str(said["Reason"])
 
     def _roll_back(self, stack: Any, resource: Resource, refusal: str) -> None:
