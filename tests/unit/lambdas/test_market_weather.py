@@ -14,10 +14,11 @@ import pytest
 
 from lambdas.effects.stores import stores_of
 from lambdas.wiring import Control
+from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Generation, Slot
 from spotproof.contract.orders import slots_of
 from spotproof.contract.runspec import MarketPolicy, Pools
-from spotproof.contract.states import FlushOutcome, NodePhase, RunStatus
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
 from tests.fakes.control import SUBNETS, World, notice
 from tests.fakes.dict_table import DictTable
 from tests.fakes.ec2 import Instance
@@ -25,6 +26,7 @@ from tests.fakes.fuse import Fuse, FusedClient, FusedTable, Killed
 
 TYPES = ("g5.xlarge", "g6.xlarge")
 STORM_MINUTES, CALM_MINUTES = 50, 200
+DRY_FROM = 30  # from then on no Spot pool has anything, and everybody is lost: where a run can fall back
 FALLS_BACK = Pools(
     types=TYPES, market=MarketPolicy.SPOT_THEN_ON_DEMAND, fallback_after=2, cooldown_s=60, failback_after_s=300
 )
@@ -113,9 +115,10 @@ class Storm:
         chance = random.Random(self.seed)
         self.world.submit(slots=self.slots, pools=self.pools)
         nodes = Nodes(world=self.world, slots=self.slots)
-        for _ in range(STORM_MINUTES):
-            self._market(chance)
-            self._lose(chance)
+        dry_from = STORM_MINUTES if self.pools.gang else DRY_FROM
+        for minute in range(STORM_MINUTES):
+            self._market(chance, is_dry=minute >= dry_from)
+            self._lose(chance, everybody=minute == dry_from)
             self._look(chance)
             nodes.live()
         self.world.ec2.refused = {}
@@ -124,16 +127,17 @@ class Storm:
             nodes.live()
         return nodes
 
-    def _market(self, chance: random.Random) -> None:
-        if chance.random() < 0.2:
+    def _market(self, chance: random.Random, *, is_dry: bool) -> None:
+        if is_dry or chance.random() < 0.2:
             pools = [f"{kind}#{zone}#spot" for kind in TYPES for zone in SUBNETS.values()]
-            self.world.ec2.refused = {pool: "InsufficientInstanceCapacity" for pool in pools if chance.random() < 0.7}
+            short = pools if is_dry else [pool for pool in pools if chance.random() < 0.7]
+            self.world.ec2.refused = dict.fromkeys(short, "InsufficientInstanceCapacity")
 
-    def _lose(self, chance: random.Random) -> None:
+    def _lose(self, chance: random.Random, *, everybody: bool) -> None:
         alive = [one for one in self.world.ec2.alive() if one.state == "running"]
-        if not alive or chance.random() > 0.15:
+        if not alive or (chance.random() > 0.15 and not everybody):
             return
-        for one in alive if chance.random() < 0.2 else [chance.choice(alive)]:
+        for one in alive if everybody or chance.random() < 0.2 else [chance.choice(alive)]:
             self.losses += 1
             if one.lifecycle == "spot" and chance.random() < 0.6:
                 self._notice(chance, one)
@@ -181,6 +185,8 @@ def test_a_run_that_fell_back_is_whole_and_on_spot_when_the_weather_is_over(seed
     storm = Storm(seed=seed, pools=FALLS_BACK, slots=1 + seed % 3)
     books(storm, storm.play())
     assert {one.lifecycle for one in storm.world.ec2.alive()} == {"spot"}
+    causes = [entry.cause for entry in storm.world.told() if entry.what == HistoryKind.CLAIMED]
+    assert causes.count(Cause.FAILBACK) >= storm.slots
 
 
 @pytest.mark.parametrize("seed", range(5))
