@@ -85,12 +85,20 @@ def gantt(story: Story) -> Markup:
 
 
 def shown(story: Story) -> tuple[NodeLine, ...]:
-    """The nodes that get a row: all of a few; of many those to whom most happened, in order."""
+    """The nodes that get a row: all of a few; of many whole slots, those in which most happened, in order."""
     if len(story.nodes) <= ROWS_AT_MOST:
         return story.nodes
-    eventful = sorted(story.nodes, key=lambda node: (len(node.marks), len(node.spans)), reverse=True)[:ROWS_AT_MOST]
-    kept = {(node.slot, node.incarnation) for node in eventful}
-    return tuple(node for node in story.nodes if (node.slot, node.incarnation) in kept)
+    by_slot: dict[int, list[NodeLine]] = {}
+    for node in story.nodes:
+        by_slot.setdefault(node.slot, []).append(node)
+    eventful = sorted(by_slot.values(), key=lambda of: sum(len(node.marks) for node in of), reverse=True)
+    kept: set[int] = set()
+    room = ROWS_AT_MOST
+    for of in eventful:
+        if len(of) <= room:
+            kept.add(of[0].slot)
+            room -= len(of)
+    return tuple(node for node in story.nodes if node.slot in kept) or story.nodes[-ROWS_AT_MOST:]
 
 
 def _grid(story: Story, across: Scale, bottom: float) -> Markup:

@@ -87,18 +87,31 @@ def _badge(story: Story) -> Markup:
 def _tiles(story: Story) -> Markup:
     over = [one for one in story.recoveries if one.end_at is not None]
     known = [one.steps_lost for one in over if one.steps_lost is not None]
-    standstill = [one.standstill_s for one in story.recoveries if one.standstill_s is not None]
     total_s = story.end_at - story.begin_at
     tiles = [
         _tile("nodes lost", str(len(story.recoveries)), f"{len(over)} replaced"),
         _tile("steps done again", str(sum(known)) if len(known) == len(over) else "unknown", ""),
-        _tile("nobody trained for", length(sum(standstill)), f"of {length(total_s)}"),
+        _tile("nobody trained for", length(_standstill_s(story)), f"of {length(total_s)}"),
         _tile("checkpoints made durable", str(len(story.commits)), ""),
     ]
     if story.money is not None:
         saved = 1 - story.money.spent_usd / story.money.on_demand_usd if story.money.on_demand_usd else 0.0
         tiles.append(_tile("spent", f"${story.money.spent_usd:.2f}", f"{saved:.0%} less than on demand"))
     return tag("dl", *tiles, class_="tiles")
+
+
+def _standstill_s(story: Story) -> float:
+    """Seconds without training: recoveries of several slots at the same time are one standstill."""
+    gaps = sorted(
+        (one.begin_at if one.stopped_at is None else one.stopped_at, one.end_at)
+        for one in story.recoveries
+        if one.end_at is not None
+    )
+    total_s, until = 0.0, 0.0
+    for begin_at, end_at in gaps:
+        total_s += max(0.0, end_at - max(begin_at, until))
+        until = max(until, end_at)
+    return total_s
 
 
 def _tile(name: str, value: str, remark: str) -> Markup:

@@ -48,8 +48,11 @@ def recoveries(story: Story) -> Markup:
     reach = max((span.end_at - one.origin_at for _, one in worst for span in one.stages), default=1.0)
     left = len(story.recoveries) - len(worst)
     said = f"The {len(worst)} recoveries that took longest; {left} more are not drawn." if left else ""
+    summary = stage_summary(story.recoveries)
+    of_all = "All recoveries together: the bar is the middle (p50) of each stage, the line its slow end (p95)."
     return join(
-        stage_summary(story.recoveries),
+        tag("p", text(of_all), class_="quiet") if summary else NOTHING,
+        summary,
         tag("p", text(said), class_="quiet") if said else NOTHING,
         *(_card(one, number, reach) for number, one in worst),
         _table(story),

@@ -12,6 +12,7 @@ import pytest
 from spotproof.contract.history import HistoryKind as K
 from spotproof.contract.items import History
 from spotproof.contract.states import Cause
+from spotproof.report.gantt import shown
 from spotproof.report.html import stylesheet
 from spotproof.report.model import Story
 from spotproof.report.story import Sources, tell
@@ -126,3 +127,23 @@ def test_a_burst_of_a_thousand_nodes_is_told_in_a_bounded_fragment() -> None:
     assert len(fragment) < 500_000
     assert "those 40 of 2000 with most to tell" in fragment
     assert "988 more are not drawn" in fragment
+
+
+def test_recoveries_at_the_same_time_are_one_standstill() -> None:
+    fragment = story_fragment(burst(), theme="light")
+    assert "<dt>nobody trained for</dt><dd>30 s<small> of 1 min 29 s</small></dd>" in fragment
+
+
+def test_the_rows_of_a_large_run_are_whole_slots() -> None:
+    rows = shown(burst())
+    assert len(rows) == 40
+    assert [(node.slot, node.incarnation) for node in rows[:4]] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_one_slot_with_more_nodes_than_rows_shows_the_newest() -> None:
+    told = story()
+    node = told.nodes[0]
+    many = dataclasses.replace(
+        told, nodes=tuple(dataclasses.replace(node, incarnation=number) for number in range(1, 100))
+    )
+    assert [one.incarnation for one in shown(many)] == list(range(60, 100))
