@@ -38,6 +38,8 @@ _TABLE: Final[Mapping[tuple[str, str], Derivation]] = {
     ("dynamodb", "PutItem"): items.on_item,
     ("dynamodb", "UpdateItem"): items.on_item,
     ("dynamodb", "DeleteItem"): items.on_item,
+    ("dynamodb", "BatchGetItem"): items.batch_get,
+    ("dynamodb", "BatchWriteItem"): items.batch_write,
     ("dynamodb", "Query"): items.query,
     ("dynamodb", "TransactWriteItems"): items.transaction,
     ("ec2", "CreateFleet"): machines.create_fleet,

@@ -59,6 +59,12 @@ EXCUSES: Final = (
         because="a run asks for placement scores only if its spec says so; the default story's does not",
     ),
     Excuse(
+        actors=PIPELINE,
+        sid="PutOffLooks",
+        what="*",
+        because="used when many nodes of one run are lost at once, or EC2 throttles a launch: the story has neither",
+    ),
+    Excuse(
         actors=(Function.SWEEP.value,),
         sid="ReportFailedTicks",
         what="*",

@@ -29,6 +29,25 @@ def on_item(call: Call, world: World) -> tuple[Request, ...]:
     return (_request(call.operation, call.params, world),)
 
 
+def batch_get(call: Call, world: World) -> tuple[Request, ...]:
+    """BatchGetItem: an action of its own, asked once for each table with the partitions of all its keys."""
+    tables = call.params["RequestItems"].items()
+    return tuple(
+        _batch("BatchGetItem", table, [key[keys.PK]["S"] for key in asked["Keys"]], world) for table, asked in tables
+    )
+
+
+def batch_write(call: Call, world: World) -> tuple[Request, ...]:
+    """BatchWriteItem: likewise; a delete in it would be this action too, which is why it may name history only."""
+    found = []
+    for table, entries in call.params["RequestItems"].items():
+        if any(set(entry) != {"PutRequest"} for entry in entries):
+            raise Underivable("a batch that deletes")
+        partitions = [entry["PutRequest"]["Item"][keys.PK]["S"] for entry in entries]
+        found.append(_batch("BatchWriteItem", table, partitions, world))
+    return tuple(found)
+
+
 def query(call: Call, world: World) -> tuple[Request, ...]:
     """Query: the partition that its key condition names. An index would be a resource of its own."""
     params = call.params
@@ -59,4 +78,12 @@ def _request(action: str, body: Mapping[str, Any], world: World) -> Request:
         action=f"dynamodb:{action}",
         resource=world.arn("dynamodb", f"table/{body['TableName']}"),
         context={"dynamodb:LeadingKeys": (key[keys.PK]["S"],)},
+    )
+
+
+def _batch(action: str, table: str, partitions: list[str], world: World) -> Request:
+    return Request(
+        action=f"dynamodb:{action}",
+        resource=world.arn("dynamodb", f"table/{table}"),
+        context={"dynamodb:LeadingKeys": tuple(dict.fromkeys(partitions))},
     )

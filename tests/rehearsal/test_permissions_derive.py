@@ -221,7 +221,7 @@ UNKNOWN = [
     ("ec2", "RunInstances", {}),
     ("iam", "PutRolePolicy", {}),
     ("dynamodb", "Scan", {"TableName": "t"}),
-    ("dynamodb", "BatchWriteItem", {}),
+    ("dynamodb", "BatchExecuteStatement", {}),
     ("s3", "GET object", exchange("acl")),
     ("s3", "PUT object", exchange("tagging")),
     ("s3", "GET bucket", {"Bucket": "b", "Key": "", "Query": "policy", "Bytes": 0}),
@@ -235,3 +235,18 @@ UNKNOWN = [
 def test_a_call_without_a_row_is_an_error(service: str, operation: str, params: dict[str, Any]) -> None:
     with pytest.raises(Underivable):
         asked(service, operation, params)
+
+
+def test_a_batch_is_asked_once_with_the_partitions_of_all_its_items() -> None:
+    keys = [{"pk": {"S": pk}, "sk": {"S": "1"}} for pk in ("RUN#a", "RUN#b", "RUN#a")]
+    [read] = asked("dynamodb", "BatchGetItem", {"RequestItems": {"t": {"Keys": keys}}})
+    assert (read.action, read.resource) == ("dynamodb:BatchGetItem", "arn:aws:dynamodb:us-east-1:111122223333:table/t")
+    assert read.context == {"dynamodb:LeadingKeys": ("RUN#a", "RUN#b")}
+    [write] = asked("dynamodb", "BatchWriteItem", {"RequestItems": {"t": [{"PutRequest": {"Item": keys[0]}}]}})
+    assert (write.action, write.context) == ("dynamodb:BatchWriteItem", {"dynamodb:LeadingKeys": ("RUN#a",)})
+
+
+def test_a_batch_that_deletes_is_nobodys_call() -> None:
+    entry = {"DeleteRequest": {"Key": {"pk": {"S": "HIST#r"}, "sk": {"S": "1"}}}}
+    with pytest.raises(Underivable, match="deletes"):
+        asked("dynamodb", "BatchWriteItem", {"RequestItems": {"t": [entry]}})

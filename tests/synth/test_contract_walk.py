@@ -125,7 +125,7 @@ def test_a_functions_limits_are_the_contracts(assembly: Assembly, row: FunctionR
         return
     feeds = assembly.of("AWS::Lambda::EventSourceMapping").values()
     (feed,) = [feed for feed in feeds if feed["FunctionName"] == {"Ref": name}]
-    assert feed["BatchSize"] == names.BATCH_SIZE
+    assert feed["BatchSize"] == row.batch_size
     assert feed["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     assert feed["ScalingConfig"] == {"MaximumConcurrency": row.max_concurrency}
     assert feed.get("MaximumBatchingWindowInSeconds", 0) == 0
@@ -141,7 +141,7 @@ def test_a_functions_environment_is_its_settings_class(assembly: Assembly, row: 
     settings = ControlSettings.from_env(variables)
     assert settings.to_env() == variables
     assert settings.table.strip("<>") in assembly.of("AWS::DynamoDB::Table")
-    assert bool(variables[variable("repair_queue")]) == (row.function is Function.SWEEP)
+    assert bool(variables[variable("repair_queue")]) == (row.function is Function.SWEEP or row.queue is not None)
 
 
 # Runs inside the bundle with the runtime's boto3 beside it and nothing else of this machine's packages.

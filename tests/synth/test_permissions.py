@@ -132,8 +132,11 @@ def test_only_what_we_launched_can_be_ended(assembly: Assembly, actor: Function)
 @by_actor
 def test_the_control_plane_writes_its_own_items(assembly: Assembly, actor: Function) -> None:
     role, where = role_of(assembly, actor), table(assembly)
-    for partition in (keys.run_partition("r"), "INSTANCE#i-1", keys.pool_partition("us-east-1"), "HIST#r"):
+    for partition in (keys.run_partition("r"), "INSTANCE#i-1", keys.pool_partition("us-east-1")):
         assert all(decide(role, action, where, leading(partition)) for action in TABLE_WRITES)
+        assert not decide(role, "dynamodb:BatchWriteItem", where, leading(partition))
+    assert decide(role, "dynamodb:BatchWriteItem", where, leading(keys.history_partition("r")))
+    assert not decide(role, "dynamodb:PutItem", where, leading(keys.history_partition("r")))
     assert decide(role, "dynamodb:DeleteItem", where, leading(keys.run_partition("r")))  # its launcher lease
     assert not decide(role, "dynamodb:DeleteItem", where, leading(keys.history_partition("r")))
 
@@ -208,7 +211,7 @@ def test_there_are_no_managed_policies_and_no_policies_beside_the_roles(assembly
 
 
 def test_no_action_is_a_wildcard_and_star_stands_alone_only_where_nothing_else_can(assembly: Assembly) -> None:
-    may_be_star = {"SeeInstances", "SsmChannel", "ImageLogin"}
+    may_be_star = {"SeeInstances", "SeeMarket", "SsmChannel", "ImageLogin"}
     for one in statements_of(assembly):
         assert not [action for action in one.actions if "*" in action], one.sid
         assert "*" not in one.resources or one.sid in may_be_star, one.sid

@@ -19,6 +19,7 @@ QUERY = {
     "KeyConditionExpression": "pk = :pk",
     "ExpressionAttributeValues": {":pk": {"S": "NODE#r"}},
 }
+NOTE = {"Item": {"pk": {"S": "HIST#r"}, "sk": {"S": "1"}}}
 OBJECT = {"Bucket": "b", "Key": "runs/r/a", "Query": "", "Bytes": 0}
 CALLS = (
     Call(service="ec2", operation="CreateFleet", params=fleet()),
@@ -31,6 +32,8 @@ CALLS = (
     Call(service="dynamodb", operation="UpdateItem", params=KEYED),
     Call(service="dynamodb", operation="DeleteItem", params=KEYED),
     Call(service="dynamodb", operation="Query", params=QUERY),
+    Call(service="dynamodb", operation="BatchGetItem", params={"RequestItems": {"t": {"Keys": [KEYED["Key"]]}}}),
+    Call(service="dynamodb", operation="BatchWriteItem", params={"RequestItems": {"t": [{"PutRequest": NOTE}]}}),
     Call(service="dynamodb", operation="TransactWriteItems", params={"TransactItems": [{"ConditionCheck": KEYED}]}),
     Call(service="s3", operation="GET object", params=OBJECT),
     Call(service="s3", operation="PUT object", params=OBJECT),
