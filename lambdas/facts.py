@@ -120,6 +120,10 @@ class Reader:
             launches_per_hour=self.launches_per_hour,
         )
 
+    def of_order(self, run: str, *, now: int) -> Facts:
+        """What the launcher needs, and who has joined: for an order that names leavers later than their claims."""
+        return replace(self.of_launch(run, now=now, own=frozenset()), sealed=self._sealed(run))
+
     def of_repair(self, run: str, *, now: int) -> Facts:
         """The whole run. Launches before slots: what a launch that is closed has bound is then seen in its slot."""
         head = self.stores.heads.read(run)

@@ -268,7 +268,7 @@ class Control:
         should he die, the sweep comes. `named`: name the leavers first whom a burst left out of the run's order.
         """
         if named:
-            self._decided(run, self._launch_facts, bursts.late_order)
+            self._decided(run, self._reader.of_order, bursts.late_order)
         owner = self._parts.owner()
         own: set[int] = set()
         for _ in range(LOOKS):

@@ -15,6 +15,7 @@ from typing import Final
 from lambdas.decisions.actions import Action, ComeBack, Expect, Guarded
 from lambdas.decisions.facts import Facts, occupant
 from lambdas.decisions.flush import order_flush, standing_leavers
+from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract.items import Head, Slot
 from spotproof.contract.states import Cause, NoticeKind
 
@@ -63,7 +64,8 @@ def late_order(facts: Facts) -> tuple[Action, ...]:
     if facts.head is None or not facts.head.status.wants_nodes:
         return ()
     standing = standing_leavers(facts.head, facts.now)
-    left_out = [slot for slot in facts.slots if _may_flush(slot, facts.now) and slot.slot not in standing]
+    slots = promoted(facts, promotions(facts)).values()  # who has been replaced is not meant, but the node there now is
+    left_out = [slot for slot in slots if _may_flush(slot, facts.now) and slot.slot not in standing]
     if not left_out:
         return ()
     return order_flush(

@@ -14,7 +14,7 @@ from benchmarks.burst import Row, judged
 from lambdas.decisions import bursts
 from lambdas.decisions.actions import ComeBack, Expect, Guarded, OrderFlush
 from lambdas.decisions.facts import Facts
-from spotproof.contract.items import NO_INSTANCE, Head, Slot
+from spotproof.contract.items import NO_INSTANCE, Generation, Head, Slot
 from spotproof.contract.orders import bitmap_of
 from spotproof.contract.states import Cause, NoticeKind, RunStatus
 from spotproof.store.slots import Slots
@@ -182,3 +182,13 @@ def test_leavers_who_were_left_out_are_named_together() -> None:
     assert order.order.leavers == {0, 1, 2}
     assert bursts.late_order(facts(head(0, 1), claimed(0), claimed(1))) == ()
     assert bursts.late_order(facts(replace(head(0), status=RunStatus.DONE), claimed(1))) == ()
+
+
+def test_a_leaver_whose_successor_has_joined_is_named_no_more() -> None:
+    """By the slot's number the order would mean the successor."""
+    joined, waits = claimed(1, successor_instance="i-b", successor_incarnation=2), claimed(2)
+    sealed = Generation(run="run", generation=2, members=("1:2:i-b",), sealed_at=NOW)
+    [order] = bursts.late_order(replace(facts(head(0), joined, waits), sealed=sealed))
+    assert isinstance(order, OrderFlush)
+    assert 1 not in order.order.leavers
+    assert 2 in order.order.leavers
