@@ -44,6 +44,7 @@ class Leaving:
         if news is None:
             return
         if news.is_extra:
+            now.others_leave_until = news.deadline_at
             now.log(f"{heard.kind} ({heard.source}): an extra checkpoint")
             now.tell_all(Role.TRAINER, _notice(news, leave=False, save=True))
         elif news.is_new_leaving:

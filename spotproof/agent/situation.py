@@ -83,6 +83,7 @@ class Situation:
     notices: Notices = field(default_factory=Notices)
     saves: Saves = field(default_factory=Saves)
     training: Training = field(default_factory=Training)
+    others_leave_until: float = 0.0  # of many nodes: the deadline of the newest order that names others
     outcome: FlushOutcome | None = None
     outcome_step: int = -1
     superseded: str = ""

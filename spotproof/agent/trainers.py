@@ -315,10 +315,17 @@ class Trainers:
             kind=frame.kind,
             samples=frame.samples,
             sample_chain=frame.sample_chain,
-            until_at=now.notices.deadline_at if now.is_leaving else 0.0,
+            until_at=self._needed_until(frame.kind),
         )
         now.uploads.submit(job)
         self._progress(peer, Progress(step=frame.step, loss=now.training.loss, samples=frame.samples))
+
+    def _needed_until(self, kind: SaveKind) -> float:
+        """Until when an upload is tried again: a flush is for this node's end or, of many nodes, for another one's."""
+        now = self.situation
+        if now.is_leaving:
+            return now.notices.deadline_at
+        return now.others_leave_until if kind is SaveKind.FLUSH and now.is_together else 0.0
 
     def _let_go_of_start(self) -> None:
         """A trainer that saves needs no image any more: it outlived an agent, and has its state."""

@@ -14,16 +14,20 @@ import pytest
 from spotproof.agent.head import TableSays, WiderLook
 from spotproof.agent.heartbeat import Place
 from spotproof.agent.launching import Launching
+from spotproof.agent.leaving import Leaving
+from spotproof.agent.notices import Heard, Source
 from spotproof.agent.server import Peer, Server
 from spotproof.agent.shares import Shares, Wanted
 from spotproof.agent.situation import Situation
 from spotproof.agent.together import Standing, Together, departing, standing
+from spotproof.agent.trainers import Trainers
 from spotproof.checkpoint.commit import make_part
 from spotproof.checkpoint.fetch import Fetched
 from spotproof.contract.items import Generation, Head, Newest, PointerItem, pointer_rank
+from spotproof.contract.protocol import Hello, Role
 from spotproof.contract.runspec import Budgets, Pools, RunSpec
 from spotproof.contract.settings import RendezvousSettings
-from spotproof.contract.states import RunStatus
+from spotproof.contract.states import FlushOutcome, NoticeKind, RunStatus, SaveKind
 from spotproof.errors import Damaged
 from spotproof.store.head import Heads
 from spotproof.store.joins import Joins
@@ -268,3 +272,36 @@ def test_alone_the_command_gets_what_the_spec_says_and_nothing_else(desk: Desk) 
     desk.now.spec = spec = replace(SPEC, slots=1, environment=("A=1",))
     go = Launching(situation=desk.now, on_person=lambda _: None)._go(spec)
     assert (go.environment, go.waits_to_be_stopped) == (("A=1",), False)
+
+
+def test_a_survivors_flush_is_tried_again_until_the_leaver_goes(desk: Desk) -> None:
+    trainers = Trainers(situation=desk.now, fetch=lambda: None)
+    leaving = Leaving(situation=desk.now)
+    desk.hear(sealed(3))
+    assert trainers._needed_until(SaveKind.FLUSH) == 0.0
+    order = Heard(key="o", source=Source.HEAD, kind=NoticeKind.INTERRUPTION, deadline_at=1120.0, leave=False)
+    leaving.hear(order)
+    assert trainers._needed_until(SaveKind.FLUSH) == 1120.0
+    assert trainers._needed_until(SaveKind.PERIODIC) == 0.0
+    leaving.hear(replace(order, key="mine", deadline_at=1090.0, leave=True))
+    assert trainers._needed_until(SaveKind.FLUSH) == 1090.0
+
+
+def test_a_leaver_takes_itself_out_once_it_has_flushed_and_an_earlier_flush_for_another_node_does_not_count(
+    desk: Desk,
+) -> None:
+    departed: list[bool] = []
+    leaving = Leaving(situation=desk.now, depart=lambda: departed.append(True))
+    desk.hear(sealed(3))
+    desk.now.saves.flush_asked_step = desk.now.saves.committed_step = 20  # for a node that left before
+    desk.now.server.peers.append(trainer := peer())
+    trainer.hello = Hello(role=Role.TRAINER, pid=1, rank=1, world=2)
+    desk.now.server.send = lambda *_: None  # type: ignore[method-assign]
+    mine = Heard(key="o", source=Source.HEAD, kind=NoticeKind.INTERRUPTION, deadline_at=1120.0, leave=True)
+    leaving.hear(mine)
+    leaving.check()
+    assert (desk.now.outcome, departed) == (FlushOutcome.PENDING, [])
+    desk.now.saves.flush_asked_step = desk.now.saves.committed_step = 31
+    leaving.check()
+    assert (desk.now.outcome, departed) == (FlushOutcome.COMMITTED, [True])
+    desk.now.server.peers.clear()
