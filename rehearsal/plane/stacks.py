@@ -75,8 +75,9 @@ class Stacks:
     # ------------------------------------------------------------------------------------------ making
     def make(self, call: Call, proceed: Callable[[], WireAnswer]) -> WireAnswer:
         """Create or update: what left the template is forgotten, then each new or changed custom resource is asked."""
-        answer = proceed()
         stack = str(call.params.get("StackName", ""))
+        self._remember_defaults(stack)
+        answer = proceed()
         if answer[0] >= 300 or (found := self._stack(stack)) is None:
             return answer
         self._forget_removed(stack, found.template_dict["Resources"])
@@ -86,6 +87,15 @@ class Stacks:
                 self._roll_back(found, resource, refusal)
                 break
         return answer
+
+    def _remember_defaults(self, name: str) -> None:
+        """A parameter's previous value is its default where none was given; moto knows only what was given."""
+        with self._account.lock:
+            stack = self._stack(name)
+            declared = {} if stack is None else stack.template_dict.get("Parameters", {})
+            for key, one in declared.items():
+                if "Default" in one:
+                    stack.parameters.setdefault(key, one["Default"])
 
     def _ask_to_make(self, stack: Any, resource: Resource) -> str:
         """Why the resource could not be made; '' for made, or for nothing to do."""
