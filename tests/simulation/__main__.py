@@ -1,12 +1,13 @@
 """`python -m tests.simulation --n 20000`: seeded histories of the control plane, on all cores.
 
 Prints how many of each fault were injected. A seed that fails is made calmer for as long as it still fails, and what
-is left of it is printed.
+is left of it is printed. `--mutations` puts faults into the protocol and says how many histories each one survived.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -15,13 +16,20 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import fields, replace
 
-from tests.simulation.history import History, Weather
+from tests.simulation.history import History
 from tests.simulation.mutations import CATCHING, MUTATIONS
+from tests.simulation.weather import Weather, calmer
 
 MUTATION_LIMIT = 2000
+SHRINKING_S = 120
+TOLD = 3  # of the seeds that fail
+
+
+def prepare() -> None:
+    """In each process: nobody reads the log, and a history's garbage can wait for a few more."""
+    logging.disable(logging.CRITICAL)
+    gc.set_threshold(100_000, 20, 50)
 
 
 def played(seed: int) -> tuple[int, list[str], Counter[str]]:
@@ -30,59 +38,71 @@ def played(seed: int) -> tuple[int, list[str], Counter[str]]:
     return seed, history.violations, history.faults
 
 
-def calmer(weather: Weather) -> Iterator[Weather]:
-    """The same weather with one fault less."""
-    for one in fields(weather):
-        value = getattr(weather, one.name)
-        if one.name not in {"seed", "slots", "clean", "length_s", "losses", "notice_share"} and value:
-            yield replace(weather, **{one.name: type(value)()})
-    if weather.losses > 1:
-        yield replace(weather, losses=weather.losses - 1)
-    if weather.slots > 1:
-        yield replace(weather, slots=weather.slots - 1)
-
-
 def shortest(weather: Weather) -> History:
-    """The calmest history found that still fails."""
+    """The calmest history found that still fails, within the time that this may take."""
+    give_up_at = time.monotonic() + SHRINKING_S
     history = History(weather).play()
-    for _ in range(40):
+    while time.monotonic() < give_up_at:
         found = next((tried for one in calmer(weather) if (tried := History(one).play()).violations), None)
         if found is None:
-            return history
+            break
         history, weather = found, found.weather
     return history
+
+
+def told(history: History) -> str:
+    """What is left of a history, and what it violates."""
+    return "\n  ".join([f"shortest history found: {history.weather}", *history.violations, *history.story()])
 
 
 def simulate(count: int, first: int) -> bool:
     """Play `count` histories; True if none violates anything."""
     begun, faults, failed = time.monotonic(), Counter[str](), list[int]()
-    with multiprocessing.get_context("fork").Pool(os.cpu_count() or 1) as pool:
+    with multiprocessing.get_context("fork").Pool(os.cpu_count() or 1, prepare) as pool:
         for number, (seed, violations, injected) in enumerate(
             pool.imap_unordered(played, range(first, first + count), chunksize=4), start=1
         ):
             faults += injected
             if violations:
                 failed.append(seed)
-                print(f"seed {seed}: {violations[0]}")
-            if number % 500 == 0:
+                print(f"seed {seed}: {violations[0]}", flush=True)
+            if number % 1000 == 0:
                 print(f"{number} histories, {len(failed)} failed, {time.monotonic() - begun:.0f} s", flush=True)
+    for seed in failed[:TOLD]:
+        print(f"seed {seed}, {told(shortest(Weather.of(seed)))}")
+    print("injected:")
     for name, times in sorted(faults.items()):
         print(f"  {name}: {times}")
-    print(f"{count} histories from seed {first}: {len(failed)} violations, {time.monotonic() - begun:.0f} s")
-    for seed in failed[:1]:
-        history = shortest(Weather.of(seed))
-        print(f"shortest history found for seed {seed}: {history.weather}", *history.violations, sep="\n  ")
+    took_s = time.monotonic() - begun
+    each = f"{1000 * took_s / count:.0f} ms each"
+    print(f"{count} histories from seed {first}: {len(failed)} violations, {took_s:.0f} s, {each}")
     return not failed
 
 
-def caught(name: str, first: int) -> int | None:
-    """How many histories it took to catch the mutation; None if none of 2,000 did."""
+def caught(name: str, first: int) -> tuple[int, str] | None:
+    """How many histories it took to catch the mutation, and by what; None if none of 2,000 did."""
     suited = (seed for seed in itertools.count(first) if CATCHING[name](Weather.of(seed)))
     with MUTATIONS[name]():
         for number, seed in enumerate(itertools.islice(suited, MUTATION_LIMIT), start=1):
-            if History(Weather.of(seed)).play().violations:
-                return number
+            violations = History(Weather.of(seed)).play().violations
+            if violations:
+                return number, violations[0]
     return None
+
+
+def _caught(asked: tuple[str, int]) -> tuple[str, tuple[int, str] | None]:
+    return asked[0], caught(*asked)
+
+
+def mutate(first: int) -> bool:
+    """Run every mutation; True if each is caught in time."""
+    sound = True
+    with multiprocessing.get_context("fork").Pool(os.cpu_count() or 1, prepare) as pool:
+        for name, found in pool.imap_unordered(_caught, [(name, first) for name in MUTATIONS]):
+            said = "NOT caught" if found is None else f"caught after {found[0]} histories: {found[1][:100]}"
+            print(f"mutation '{name}': {said}", flush=True)
+            sound = sound and found is not None
+    return sound
 
 
 def main() -> int:
@@ -92,14 +112,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="the first seed; a fresh one by default")
     parser.add_argument("--mutations", action="store_true", help="show that faults in the protocol are caught")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
+    prepare()
     first = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed
-    sound = simulate(options.n, first)
-    for name in MUTATIONS if options.mutations else ():
-        number = caught(name, first)
-        print(f"mutation '{name}': " + ("NOT caught" if number is None else f"caught by history {number}"))
-        sound = sound and number is not None
-    return 0 if sound else 1
+    print(f"seeds from {first}", flush=True)
+    mutants = mutate(first) if options.mutations else True
+    return 0 if simulate(options.n, first) and mutants else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Faults put into the protocol on purpose: a simulation that does not catch them proves nothing.
 
-Each mutation changes one thing in the real code for as long as its context is open.
+Each mutation changes one thing in the real code, from outside, for as long as its context is open; what must catch it
+stands in its docstring.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lambdas import wiring
-from lambdas.decisions import answers, ending, losses, repairing, silence
+from lambdas.decisions import answers, ending, flush, launching, losses, repairing, silence
+from lambdas.decisions.facts import Facts
 from lambdas.effects.fleet import Fleet
+from spotproof.agent import membership
+from spotproof.contract import keys
+from spotproof.contract.items import Launch, PointerItem, Slot, from_item, to_item
+from spotproof.contract.states import LaunchState
+from spotproof.store.head import Heads
+from spotproof.store.launches import Launches
+from spotproof.store.members import Memberships
+from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
-from spotproof.store.table import Exists, Update
-from tests.simulation.history import Weather
+from spotproof.store.table import Exists, Put, Update
+from tests.simulation.weather import Weather
 
 
 @contextmanager
@@ -32,7 +42,7 @@ def patched(target: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def claim_condition_dropped() -> Iterator[None]:
-    """Every claim wins."""
+    """Every claim wins: a slot is claimed twice for one loss."""
 
     def move(self: Slots, seen: Any, changed: Any, *, remove: Any, when: Any) -> Any:
         return original(self, seen, changed, remove=remove, when=Exists("pk") if "claimed_at" in changed else when)
@@ -48,14 +58,39 @@ def _anywhere(slot: Any, instance: str) -> Any:
 
 @contextmanager
 def look_again_dropped() -> Iterator[None]:
-    """The launcher lets go and leaves."""
+    """The launcher lets go and leaves: a claim waits for the sweep although nothing failed."""
     with patched(wiring, "LOOKS", 1):
         yield
 
 
 @contextmanager
+def join_barrier_dropped() -> Iterator[None]:
+    """A successor joins as soon as it is ready: sealed over a node that could still save."""
+
+    def waiting_for(*, slot: Slot, **rest: Any) -> str:
+        original(slot=slot, **rest)
+        return ""
+
+    original = membership.waiting_for
+    with patched(membership, "waiting_for", waiting_for):
+        yield
+
+
+@contextmanager
+def notice_not_waited_for() -> Iterator[None]:
+    """A prewarmed successor joins beside a healthy holder: sealed over a node that is well."""
+
+    def waiting_for(*, slot: Slot, **rest: Any) -> str:
+        return original(slot=replace(slot, waits_for_notice=None, deadline_at=slot.claimed_at), **rest)
+
+    original = membership.waiting_for
+    with patched(membership, "waiting_for", waiting_for):
+        yield
+
+
+@contextmanager
 def token_not_stored() -> Iterator[None]:
-    """Each CreateFleet call makes its own token."""
+    """Each CreateFleet call makes its own token: a replay launches again."""
     numbers = itertools.count()
 
     def create(self: Fleet, request: str, token: str, **rest: Any) -> Any:
@@ -67,8 +102,52 @@ def token_not_stored() -> Iterator[None]:
 
 
 @contextmanager
+def launch_overwritten() -> Iterator[None]:
+    """A launch record replaces another of its number: what that one launched is in no record and in no slot."""
+
+    def intend(self: Launches, launch: Launch) -> Launch:
+        return from_item(
+            Launch, self._table.write(Put(key=keys.launch(launch.run, launch.launch), item=to_item(launch)))
+        )
+
+    with patched(Launches, "intend", intend):
+        yield
+
+
+@contextmanager
+def unfinished_launch_not_replayed() -> Iterator[None]:
+    """A launch that was cut off is left as it is: its slots are never filled."""
+
+    def next_step(facts: Facts) -> Any:
+        mine = tuple(one for one in facts.launches if one.state is LaunchState.CLOSED or _is_young(facts, one))
+        return original(replace(facts, launches=mine))
+
+    original = launching.next_step
+    with patched(launching, "next_step", next_step):
+        yield
+
+
+def _is_young(facts: Facts, launch: Launch) -> bool:
+    return facts.now - launch.made_at < 45  # one handler's own
+
+
+@contextmanager
+def claims_launched_twice() -> Iterator[None]:
+    """Claims that an unfinished launch lists count as open for the next one: two nodes for one loss."""
+
+    def next_step(facts: Facts) -> Any:
+        return original(
+            replace(facts, launches=tuple(replace(one, state=LaunchState.CLOSED) for one in facts.launches))
+        )
+
+    original = launching.next_step
+    with patched(launching, "next_step", next_step):
+        yield
+
+
+@contextmanager
 def bind_condition_dropped() -> Iterator[None]:
-    """Binding overwrites what is bound."""
+    """Binding overwrites what is bound: one incarnation is given to two instances."""
 
     def write(self: Slots, change: Update, *, done: Any) -> Any:
         return original(
@@ -87,63 +166,127 @@ def bind_condition_dropped() -> Iterator[None]:
 
 @contextmanager
 def surplus_kept() -> Iterator[None]:
-    """What nobody has a place for is left running."""
-    with (
-        patched(answers, "_surplus", lambda *_: []),
-        patched(ending, "orphans", lambda *_: ()),
-    ):
+    """What nobody has a place for is left running: there and in no slot."""
+    with patched(answers, "_surplus", lambda *_: []), patched(ending, "orphans", lambda *_: ()):
+        yield
+
+
+@contextmanager
+def orphans_kept() -> Iterator[None]:
+    """Nobody hunts for instances that no slot knows: old nodes that woke up stay."""
+    with patched(ending, "orphans", lambda *_: ()):
         yield
 
 
 @contextmanager
 def silence_breaker_off() -> Iterator[None]:
-    """Mass silence is taken for mass death."""
+    """Mass silence is taken for mass death: more is launched than was lost."""
     with patched(silence, "is_mass", lambda _: False):
         yield
 
 
 @contextmanager
 def promotion_dropped() -> Iterator[None]:
-    """A sealed membership changes no slot."""
+    """A sealed membership changes no slot: claims replace the wrong node, slots are never filled."""
     with patched(repairing, "promotions", lambda _: ()), patched(losses, "promotions", lambda _: ()):
         yield
 
 
 @contextmanager
 def silent_deaths_unseen() -> Iterator[None]:
-    """The sweep believes that every instance lives."""
+    """The sweep believes that every instance lives: a slot stays with a dead node."""
     with patched(repairing, "_is_gone", lambda *_: False), patched(silence, "silent", lambda *_: frozenset()):
         yield
 
 
 @contextmanager
-def hand_tagged_ended() -> Iterator[None]:
-    """Everything with the run's tag counts as ours."""
+def leavers_unseen() -> Iterator[None]:
+    """A node that has drained counts as working: a run that was paused and resumed stays idle."""
+    with patched(repairing, "_has_left", lambda _: False):
+        yield
+
+
+@contextmanager
+def foreign_ended() -> Iterator[None]:
+    """Everything with the run's tag counts as ours: somebody else's instance is terminated."""
     with patched(ending, "_may_end", lambda facts, machine: not machine.has_ended):
+        yield
+
+
+@contextmanager
+def generation_unchecked() -> Iterator[None]:
+    """A commit looks at no generation: a superseded node commits."""
+
+    def rise(self: Pointers, pointer: PointerItem, *, own_generation: int) -> PointerItem:
+        newest = Memberships(self._table).newest(pointer.run)
+        return original(self, pointer, own_generation=own_generation if newest is None else newest.generation)
+
+    original = Pointers.rise
+    with patched(Pointers, "rise", rise):
+        yield
+
+
+@contextmanager
+def leavers_named_again() -> Iterator[None]:
+    """Every order repeats the leavers of the one before: replacements are told to leave."""
+    with patched(flush, "_unheard_leavers", flush.standing_leavers):
+        yield
+
+
+@contextmanager
+def recoveries_uncounted() -> Iterator[None]:
+    """No recovery is counted: the budget for recoveries without a commit does not hold."""
+
+    def launched(self: Heads, run: str, launch: int, *, recovered: bool) -> Any:
+        del recovered
+        return original(self, run, launch, recovered=False)
+
+    original = Heads.launched
+    with patched(Heads, "launched", launched):
         yield
 
 
 MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "claim condition dropped": claim_condition_dropped,
     "look again dropped": look_again_dropped,
+    "join barrier dropped": join_barrier_dropped,
+    "prewarmed node does not wait": notice_not_waited_for,
     "token not stored": token_not_stored,
+    "launch record overwritten": launch_overwritten,
+    "unfinished launch not replayed": unfinished_launch_not_replayed,
+    "claims launched twice": claims_launched_twice,
     "bind condition dropped": bind_condition_dropped,
     "surplus kept": surplus_kept,
+    "orphans kept": orphans_kept,
     "silence breaker off": silence_breaker_off,
     "promotion dropped": promotion_dropped,
     "silent deaths unseen": silent_deaths_unseen,
-    "hand-tagged ended": hand_tagged_ended,
+    "drained nodes unseen": leavers_unseen,
+    "foreign instance ended": foreign_ended,
+    "generation unchecked": generation_unchecked,
+    "leavers named again": leavers_named_again,
+    "recoveries uncounted": recoveries_uncounted,
 }
 
 # The weather in which each of them can be seen; any other history would only cost time.
 CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "claim condition dropped": lambda weather: True,
     "look again dropped": lambda weather: weather.clean,
-    "token not stored": lambda weather: weather.kills > 0 or weather.throttles > 0,
+    "join barrier dropped": lambda weather: weather.notice_share > 0,
+    "prewarmed node does not wait": lambda weather: weather.prewarm and weather.rebalances > 0,
+    "token not stored": lambda weather: weather.kills > 0 or weather.throttles > 0 or weather.lost_answers > 0,
+    "launch record overwritten": lambda weather: weather.leases_out > 0,
+    "unfinished launch not replayed": lambda weather: weather.kills > 0,
+    "claims launched twice": lambda weather: True,
     "bind condition dropped": lambda weather: True,
     "surplus kept": lambda weather: weather.extra > 0,
+    "orphans kept": lambda weather: not weather.clean,
     "silence breaker off": lambda weather: weather.beats_out_s > 0 and weather.slots >= 5,
     "promotion dropped": lambda weather: True,
     "silent deaths unseen": lambda weather: weather.notice_share < 1,
-    "hand-tagged ended": lambda weather: not weather.clean,
+    "drained nodes unseen": lambda weather: weather.pauses > 0,
+    "foreign instance ended": lambda weather: not weather.clean,
+    "generation unchecked": lambda weather: weather.wakes,
+    "leavers named again": lambda weather: weather.slots > 1 and not weather.clean,
+    "recoveries uncounted": lambda weather: weather.small_budget,
 }

@@ -1,25 +1,52 @@
-"""Looks over every write and every termination of a history, and at how it ends."""
+"""Looks over every write of a history, by whomever, at the moment when it is made.
+
+What must never happen: a number that goes back, a place with two instances, two members for one slot, a checkpoint of
+a generation that is not the newest, a slot claimed twice for one loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.keys import Key
-from spotproof.store.table import Item, Op, Table, Write
+from spotproof.store.table import BulkTable, Check, Item, Op, Write
+
+FAILBACK: Final = "failback"
+GANG_MOVES: Final = "capacity"
+_RISING: Final = {"SLOT": "incarnation", "NEWEST": "generation", "POINTER": "rank"}
 
 
 class WatchedTable:
-    """Passes everything on and notes what must never happen: a number that goes back, a place with two instances."""
+    """Passes everything on. `violations` gets what must not happen, `faults` what is worth counting."""
 
-    def __init__(self, table: Table, violations: list[str]) -> None:
+    def __init__(
+        self, table: BulkTable, *, clock: Callable[[], float], violations: list[str], faults: Counter[str]
+    ) -> None:
         self._table = table
+        self._clock = clock
         self._violations = violations
+        self._faults = faults
         self._bound: dict[tuple[str, int], str] = {}
+        self._numbers: dict[Key, int] = {}
+        self.claimed_for: dict[tuple[int, str], str] = {}  # (slot, who is replaced): the cause of the claim that stands
+        self.planned = 0  # claims for a holder that was well: each launches an instance more
+        self.let_go: set[str] = set()  # instances that such a claim may end: the holder, or the successor nobody needed
+        self._causes: dict[str, str] = {}  # by `slot:incarnation`
+        self.attempts = 0  # launches that were intended
+        self.recoveries = 0  # launches with instances for a slot that had a holder, since the newest commit
+        self.most_recoveries = 0
 
     def get(self, key: Key) -> Item | None:
         return self._table.get(key)
+
+    def get_many(self, keys: Sequence[Key]) -> list[Item | None]:
+        return self._table.get_many(keys)
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        self._table.put_many(items)
 
     def query(
         self, pk: str, *, prefix: str = "", since: str = "", limit: int | None = None, newest_first: bool = False
@@ -27,6 +54,8 @@ class WatchedTable:
         return self._table.query(pk, prefix=prefix, since=since, limit=limit, newest_first=newest_first)
 
     def write(self, op: Write) -> Item:
+        if op.key.pk.startswith("HIST#"):
+            return self._table.write(op)
         before = self._table.get(op.key)
         after = self._table.write(op)
         self._looked(op.key, before, after)
@@ -36,14 +65,34 @@ class WatchedTable:
         before = [self._table.get(op.key) for op in ops]
         self._table.transact(ops)
         for op, was in zip(ops, before, strict=True):
-            self._looked(op.key, was, self._table.get(op.key) or {})
+            if not isinstance(op, Check):
+                self._looked(op.key, was, self._table.get(op.key) or {})
 
+    # ----------------------------------------------------------------------------------------------------- looking
     def _looked(self, key: Key, before: Item | None, after: Item) -> None:
-        for name in ("incarnation", "generation", "rank"):
-            if _number(before, name) > _number(after, name) and after:
-                self._violations.append(f"{key.pk}/{key.sk}: {name} went back")
-        if key.sk.startswith("SLOT#"):
-            self._places(key, after)
+        kind = key.sk.partition("#")[0]
+        if kind in _RISING:
+            self._rises(key, _RISING[kind], _number(after, _RISING[kind]))
+        match kind:
+            case "SLOT":
+                self._places(key, after)
+                self._claim(key, before or {}, after)
+            case "LAUNCHER":
+                self._lease(before, after)
+            case "LAUNCH":
+                self._launch(before, after)
+            case "POINTER":
+                self._pointer(key, after)
+            case "GEN":
+                self._membership(after)
+            case _:
+                return
+
+    def _rises(self, key: Key, name: str, value: int) -> None:
+        """By what was ever there, not by what is replaced: an item that was taken away must not begin anew."""
+        if value < self._numbers.get(key, value):
+            self._violations.append(f"{key.pk}/{key.sk}: {name} went back")
+        self._numbers[key] = value
 
     def _places(self, key: Key, after: Item) -> None:
         for place in ("holder", "successor"):
@@ -54,7 +103,56 @@ class WatchedTable:
             if first != instance:
                 self._violations.append(f"{key.sk} incarnation {incarnation} was given to {first} and {instance}")
 
+    def _claim(self, key: Key, before: Item, after: Item) -> None:
+        number = int(key.sk.partition("#")[2])
+        holder, successor = before.get("holder_instance"), before.get("successor_instance")
+        if _number(after, "incarnation") <= _number(before, "incarnation"):
+            if successor is not None and "successor_instance" not in after and holder == after.get("holder_instance"):
+                self.claimed_for.pop((number, str(holder)), None)  # taken back: the holder goes on
+                self.let_go.add(str(successor))
+            return
+        lost, cause = str(holder if successor is None else successor), str(after.get("cause", ""))
+        if successor == NO_INSTANCE:
+            self._violations.append(f"{key.sk} was claimed although a claim stood open")
+        elif lost != NO_INSTANCE and (number, lost) in self.claimed_for:
+            self._violations.append(f"{key.sk} was claimed twice for {lost}")
+        self.claimed_for[number, lost] = self._causes[f"{number}:{after['incarnation']}"] = cause
+        if after.get("waits_for_notice") or cause == GANG_MOVES:
+            self.planned += 1
+            self.let_go.add(lost)
+            self._faults[f"planned: {cause}"] += 1
 
-def _number(item: Any, name: str) -> int:
-    value = (item or {}).get(name, 0)
+    def _lease(self, before: Item | None, after: Item) -> None:
+        if before and after.get("owner") not in (None, before.get("owner")):
+            self._faults["launcher lease expired"] += 1
+
+    def _launch(self, before: Item | None, after: Item) -> None:
+        wants, instances = after.get("wants"), after.get("instances")
+        if before is None and isinstance(wants, list):
+            self.attempts += 1
+            back = [want for want in wants if self._causes.get(want) == FAILBACK]
+            if back and after.get("market") != "spot":
+                self._violations.append(f"a way back to Spot asked for {after.get('market')}: {back}")
+        answered = before is not None and before.get("state") == "intended" and after.get("state") != "intended"
+        if answered and instances and isinstance(wants, list) and any(not str(one).endswith(":1") for one in wants):
+            self.recoveries += 1
+            self.most_recoveries = max(self.most_recoveries, self.recoveries)
+
+    def _pointer(self, key: Key, after: Item) -> None:
+        newest = self._table.get(Key(pk=key.pk, sk="NEWEST")) or {}
+        if after.get("generation") != newest.get("generation"):
+            self._violations.append(
+                f"generation {after.get('generation')} committed while {newest.get('generation')} is the newest"
+            )
+        self.recoveries = 0
+
+    def _membership(self, after: Item) -> None:
+        members: Any = after.get("members", ())
+        slots = [member.split(":")[0] for member in members]
+        if len(set(slots)) != len(slots):
+            self._violations.append(f"generation {after.get('generation')} has two members for one slot: {members}")
+
+
+def _number(item: Item, name: str) -> int:
+    value = item.get(name, 0)
     return value if isinstance(value, int) else 0

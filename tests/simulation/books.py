@@ -1,0 +1,117 @@
+"""The books of a history: what must hold once quiet has come, whatever the weather was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spotproof.contract.items import NO_INSTANCE, Head, Slot
+from spotproof.contract.states import Cause, RunStatus
+from tests.fakes.control import SETTINGS
+from tests.simulation.account import is_by_hand
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+RUN: Final = "sim"
+MOVES: Final = frozenset({Cause.FAILBACK, Cause.MAINTENANCE, Cause.CAPACITY})
+MOVE_TAKES_S: Final = 600
+
+
+def problems(history: History) -> list[str]:
+    """Everything that is not as it was promised."""
+    head = history.world.head(RUN)
+    return [
+        *_filled(history, head),
+        *_count(history),
+        *_ended(history, head),
+        *_budgets(history, head),
+    ]
+
+
+def waiting(history: History) -> list[str]:
+    """In clean weather no claim waits for the sweep: whoever made it launched, or the one who had the lease."""
+    head = history.world.stores.heads.read(RUN)
+    if head is None or not head.status.wants_nodes:
+        return []
+    return [
+        f"slot {slot.slot} was left open although nothing failed"
+        for slot in history.world.slots(RUN)
+        if slot.successor_instance == NO_INSTANCE and slot.cause is not Cause.SUBMIT and slot.claimed_at
+    ]
+
+
+def _filled(history: History, head: Head) -> list[str]:
+    """Every slot has its node and no node is in no slot; or the run says why not."""
+    ours = [one for one in history.ec2.instances.values() if not is_by_hand(one)]
+    alive = {one.instance for one in ours if one.state not in ("terminated", "shutting-down")}
+    if head.status is not RunStatus.ACTIVE:
+        if not head.cause and head.status.is_live:
+            return [f"run is {head.status} without a cause"]
+        if head.cause is Cause.BUDGET and not _is_spent(history):
+            return [f"run is {head.status} for a budget that is not spent: {head.reason}"]
+        keeps = head.status is RunStatus.BLOCKED
+        return [f"run is {head.status}, still there: {sorted(alive)}"] if alive and not keeps else []
+    slots = history.world.slots(RUN)
+    holders = {str(slot.holder_instance) for slot in slots}
+    found: list[str] = []
+    moving = [slot for slot in slots if _moves(history, slot)]
+    if any(slot.successor_instance for slot in slots if slot not in moving):
+        found.append(f"not filled after quiet time: {slots}")
+    ahead = {str(slot.successor_instance) for slot in moving}
+    working = {life.instance for life in history.nodes.writers() if life.notices.leaving is None}
+    idle = {str(slot.holder_instance) for slot in slots if slot not in moving} - working
+    if idle:
+        found.append(f"these hold slots and do not work: {sorted(idle)}")
+    if alive - holders - ahead:
+        found.append(f"there and in no slot: {sorted(alive - holders - ahead)}")
+    return [*found, *_together(history, holders)]
+
+
+def _is_spent(history: History) -> bool:
+    launches = SETTINGS.launches_per_hour
+    return history.weather.small_budget or history.watch.attempts >= launches
+
+
+def _moves(history: History, slot: Slot) -> bool:
+    """Whether its node is well and is being moved, or somebody waits beside it: that may be so at any time."""
+    is_under_way = slot.cause in MOVES and history.now() - (slot.claimed_at or 0) < MOVE_TAKES_S
+    return bool(slot.waits_for_notice) or is_under_way
+
+
+def _together(history: History, holders: set[str]) -> list[str]:
+    zones = {history.ec2.instances[one].zone for one in holders if one in history.ec2.instances}
+    if not history.weather.gang or history.weather.by_hand or len(zones) <= 1:
+        return []
+    return [f"the gang is spread over {sorted(zones)}"]
+
+
+def _count(history: History) -> list[str]:
+    """One launch for each slot and each loss, and what was declared."""
+    launched = [one for one in history.ec2.instances.values() if not is_by_hand(one)]
+    extras = history.ec2.extras + history.watch.planned
+    allowed = history.weather.slots + len(history.lost) + extras
+    if len(launched) <= allowed:
+        return []
+    what = f"{history.weather.slots} slots, {len(history.lost)} losses, {extras} declared extras"
+    return [f"{len(launched)} launched for {what}"]
+
+
+def _ended(history: History, head: Head) -> list[str]:
+    """Nothing that was well has been terminated."""
+    if head.status is not RunStatus.ACTIVE:
+        return []
+    may_end = history.lost | history.watch.let_go
+    return [
+        f"{instance} was well and has been terminated"
+        for instance in history.ec2.terminated
+        if instance not in may_end and history.world.stores.members.read(instance) is not None
+    ]
+
+
+def _budgets(history: History, head: Head) -> list[str]:
+    """No more recoveries without a commit than the budget; what a handler that died had not counted yet is no more."""
+    if not history.weather.small_budget:
+        return []
+    allowed = 3 + history.crashes + sum(n for name, n in history.faults.items() if name.startswith("answer lost"))
+    found = history.watch.most_recoveries
+    return [f"{found} recoveries without a commit, {allowed} are allowed"] if found > allowed else []
