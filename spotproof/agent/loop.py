@@ -85,6 +85,7 @@ class Loop:
     _degraded: str = ""
     _had_peer: bool = False
     _superseded_at: float = 0.0
+    _nudged_at: float = 0.0
     _order_told: set[str] = field(default_factory=set)
 
     def run(self) -> int:
@@ -329,7 +330,8 @@ class Loop:
         if now.superseded:
             self.launching.stop_trainers()
         self.launching.stop_hopeless()
-        if now.saves.waits_for_others and now.now() >= now.looked_at + AWAIT_LOOK_S:
+        if now.saves.waits_for_others and now.now() >= self._nudged_at + AWAIT_LOOK_S:
+            self._nudged_at = now.now()
             now.look_now()
         if now.is_leaving and not now.has_joined:
             self.joiner.cancel()  # it would not live long enough to be of use
