@@ -20,6 +20,7 @@ from spotproof.contract.events import EVENTS
 WAKE_LIMIT_S: Final = 30.0
 AFTER_NEXT_STEPS: Final = 3
 GHOST: Final = "ghost"
+TOOLKIT: Final = "CDKToolkit"
 
 
 Pool = tuple[str, str]
@@ -159,6 +160,19 @@ def ghost(stage: Stage) -> None:
     item = {"pk": {"S": key.pk}, "sk": {"S": key.sk}, "run": {"S": GHOST}, "due_at": {"N": "0"}}
     stage.region.client("dynamodb").put_item(TableName=table, Item=item)
     stage.wait(lambda: not stage.item(key), what="a run that is nothing but an entry in the sweep's index is forgotten")
+
+
+def destroyed_in_vain(stage: Stage) -> None:
+    """An operator destroys the stack while the run trains: that is refused by name, and the run goes on."""
+    cloudformation = stage.region.client("cloudformation")
+    (stack,) = [one for one in stage.region.deployed.stacks() if one != TOOLKIT]
+    cloudformation.delete_stack(StackName=stack)
+    status = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"]
+    events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+    said = " ".join(str(one.get("ResourceStatusReason", "")) for one in events)
+    if status != "DELETE_FAILED" or stage.run not in said:
+        raise InVain(f"destroying the stack with a live run: {status}, {said[-200:]}")
+    stage.say(f"    destroying the stack is refused: run {stage.run} is live")
 
 
 def end(stage: Stage) -> None:

@@ -83,6 +83,7 @@ def _play_acts(stage: Stage) -> None:
         acts.ACTS[act](stage)
     if stage.plan.covers:
         acts.golden_events(stage)
+        acts.destroyed_in_vain(stage)
     acts.end(stage)
 
 

@@ -123,10 +123,15 @@ class Region:
             account=account,
             deployed=self.deployed,
             functions=self.functions,
-            ended=lambda gone: self.pollers.end({one.physical_id for one in gone}),
+            ended=self._stack_ends,
             gone=self._dropped.undo,
         )
         self.endpoint.outside, self.endpoint.answers = self.stacks.outside(), self.stacks.answered
+
+    def _stack_ends(self, ending: list[resources.Resource]) -> None:
+        self.pollers.end({one.physical_id for one in ending})
+        with self.account.lock:
+            self._dropped.unmake(ending)
 
     def _wire_machines(self) -> None:
         """Object server, instances, the machines under them, and the verbs that act on them."""

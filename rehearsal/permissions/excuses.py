@@ -14,79 +14,61 @@ from spotproof.contract.names import Function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excuse:
-    """Pieces of one statement, by shell pattern, that need not be used."""
+    """Pieces of some statements, by shell pattern, that need not be used, for one reason."""
 
     actors: tuple[str, ...]
-    sid: str
+    sids: tuple[str, ...]
     what: str
     because: str
 
     def covers(self, actor: str, part: Part) -> bool:
         """Whether this piece of this actor's role is meant."""
-        return actor in self.actors and part.sid == self.sid and fnmatchcase(part.what, self.what)
+        return actor in self.actors and part.sid in self.sids and fnmatchcase(part.what, self.what)
 
 
 EXCUSES: Final = (
     Excuse(
         actors=PIPELINE,
-        sid="LaunchKnownImages",
+        sids=("LaunchKnownImages",),
         what="ec2:Owner [0-9]*",
         because="teams may build their own machine image; the stack that is rehearsed names Amazon's",
     ),
     Excuse(
         actors=(Function.REPAIR.value,),
-        sid="CommitInTable",
+        sids=("CommitInTable", "Checkpoints", "ListCheckpoints"),
         what="*",
         because="a checkpoint that is whole while all its agents are dead: no rehearsal can kill between two requests;"
         " a test records repair's own commit instead",
     ),
     Excuse(
         actors=(Function.REPAIR.value,),
-        sid="Checkpoints",
-        what="*",
-        because="see CommitInTable",
-    ),
-    Excuse(
-        actors=(Function.REPAIR.value,),
-        sid="ListCheckpoints",
-        what="*",
-        because="see CommitInTable: without it an absent manifest reads as a refusal",
-    ),
-    Excuse(
-        actors=(Function.REPAIR.value,),
-        sid="SeeMarket",
+        sids=("SeeMarket",),
         what="ec2:GetSpotPlacementScores*",
         because="a run asks for placement scores only if its spec says so; the default story's does not",
     ),
     Excuse(
         actors=PIPELINE,
-        sid="PutOffLooks",
+        sids=("PutOffLooks",),
         what="*",
         because="used when many nodes of one run are lost at once, or EC2 throttles a launch: the story has neither",
     ),
     Excuse(
         actors=(Function.SWEEP.value,),
-        sid="ReportFailedTicks",
+        sids=("ReportFailedTicks",),
         what="*",
         because="Lambda uses it for a tick that fails, and no dead letter may appear in a rehearsal",
     ),
     Excuse(
         actors=(SCHEDULE,),
-        sid="ReportLostTicks",
+        sids=("ReportLostTicks",),
         what="*",
         because="EventBridge Scheduler uses it for a tick that it cannot deliver, which no rehearsal may have",
     ),
     Excuse(
         actors=(NODE,),
-        sid="ImageLogin",
+        sids=("ImageLogin", "PullImages"),
         what="*",
         because="the rehearsal's trainer image comes from no registry",
-    ),
-    Excuse(
-        actors=(NODE,),
-        sid="PullImages",
-        what="*",
-        because="see ImageLogin",
     ),
 )
 
@@ -99,7 +81,8 @@ def excuse_of(actor: str, part: Part) -> Excuse | None:
 def stale(parts: Mapping[str, frozenset[Part]]) -> tuple[str, ...]:
     """Excuses for grants that nobody has: the list must not outlive what it is about."""
     return tuple(
-        f"the excuse for {excuse.sid} of {'/'.join(excuse.actors)}: nobody has such a grant"
+        f"the excuse for {sid} of {'/'.join(excuse.actors)}: nobody has such a grant"
         for excuse in EXCUSES
-        if not any(excuse.covers(actor, part) for actor, of in parts.items() for part in of)
+        for sid in excuse.sids
+        if not any(part.sid == sid and excuse.covers(actor, part) for actor, of in parts.items() for part in of)
     )
