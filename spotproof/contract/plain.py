@@ -25,10 +25,11 @@ def reader_of(hint: Any) -> Reader:
     kind = next(choice for choice in choices if choice is not types.NoneType)
     is_plain = kind in (str, int, float, bool)
     passes = frozenset({types.NoneType} & set(choices) | ({kind} if is_plain else set()))
-    read = (
-        _member(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else functools.partial(typed, hint=hint)
-    )
-    return Reader(passes=passes, read=read)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return Reader(passes=passes, read=_member(kind))
+    if typing.get_origin(kind) in (tuple, frozenset):
+        return Reader(passes=passes, read=functools.partial(_several, origin=typing.get_origin(kind)))
+    return Reader(passes=passes, read=functools.partial(typed, hint=hint))
 
 
 def _member(kind: type[StrEnum]) -> Callable[[Any], StrEnum]:

@@ -261,11 +261,16 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
+@functools.cache
+def _fields(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    return {one.name: one for one in dataclasses.fields(kind)}
+
+
 def _build(kind: type[T], document: object, where: str) -> T:
     if not isinstance(document, Mapping):
         raise BadRunSpec(f"{where or 'the run spec'} must be a mapping, not {type(document).__name__}")
     hints = _hints(typing.cast("Any", kind))  # to mypy a class is not hashable
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = _fields(typing.cast("Any", kind))
     unknown = sorted(str(key) for key in document if key not in known)
     if unknown:
         raise BadRunSpec(f"{where}{unknown[0]}: unknown key", next_step=f"known are {', '.join(sorted(known))}")
@@ -281,6 +286,8 @@ def _build(kind: type[T], document: object, where: str) -> T:
 
 
 def _value(content: object, hint: Any, where: str) -> Any:
+    if type(content) is hint and hint in (str, int, bool):
+        return content  # nearly every value
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast("type[Any]", hint), content, f"{where}.")
     if typing.get_origin(hint) is tuple:

@@ -116,13 +116,18 @@ def _copy(partition: _Partition, sk: str) -> Item | None:
     item = partition.items.get(sk)
     if item is None:
         return None
-    return {name: _thawed(value) for name, value in item.items()} if sk in partition.nested else dict(item)
+    copied = dict(item)
+    if sk in partition.nested:
+        for name, value in item.items():
+            if type(value) is list or type(value) is dict:
+                copied[name] = _thawed(value)
+    return copied
 
 
 def _thawed(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_thawed(one) for one in value]
-    if isinstance(value, dict):
+    if type(value) is list:
+        return value[:] if all(type(one) is str for one in value) else [_thawed(one) for one in value]
+    if type(value) is dict:
         return {name: _thawed(one) for name, one in value.items()}
     return value
 
