@@ -39,6 +39,7 @@ OF_THE_POOL = frozenset(
         Verdict.NO_ROLE,
     }
 )
+PASSING = frozenset({Verdict.THROTTLED, Verdict.FLEET_QUOTA, Verdict.MISMATCH})  # nothing was learned of pools
 BACKOFF_S = 10  # a throttled request is asked again at the next sweep after this
 
 
@@ -52,7 +53,7 @@ def of_pools(facts: Facts, launch: Launch) -> list[Action]:
         if pool is not None and verdict in OF_THE_POOL:
             seen, to = cooled(facts, pool, verdict)
             actions.append(CoolPool(seen=seen, to=to))
-    return actions + _wider_stops(facts, launch, verdicts)
+    return [*actions, *_wider_stops(facts, launch, verdicts), *_rests(facts, launch, verdicts)]
 
 
 def of_attempt(facts: Facts, launch: Launch) -> list[Action]:
@@ -61,16 +62,17 @@ def of_attempt(facts: Facts, launch: Launch) -> list[Action]:
         recovered = any(_is_recovery(facts, want) for want in launch.wants)
         return [LaunchFound(run=launch.run, launch=launch.launch, recovered=recovered)]
     found = list(_verdicts(launch))
-    hopeless = _hopeless(facts, launch, found)
+    planned = _is_planned(facts, launch)
+    hopeless = None if planned else _hopeless(facts, launch, found)
     if hopeless is not None:
         return [*_blocked(facts, launch, hopeless), _failed(facts, launch, wait_s=limits.LAUNCH_RETRY_S)]
     verdicts = {verdict for _, verdict in found}
-    if verdicts & {Verdict.THROTTLED, Verdict.FLEET_QUOTA, Verdict.MISMATCH}:
+    if verdicts & PASSING:
         return [_failed(facts, launch, wait_s=limits.LAUNCH_RETRY_S if Verdict.FLEET_QUOTA in verdicts else BACKOFF_S)]
     # The pools that were named cool down now, so others are asked at once; where none was named, nothing was learned.
     wait_s = 0 if any(parse_pool(name) for name, _ in found) else limits.LAUNCH_RETRY_S
-    spot = launch.market is Market.SPOT and not _is_planned(facts, launch)
-    return [_failed(facts, launch, wait_s=wait_s, spot=spot)]
+    spot = launch.market is Market.SPOT and not planned
+    return [_failed(facts, launch, wait_s=0 if planned else wait_s, spot=spot)]
 
 
 def _verdicts(launch: Launch) -> Iterator[tuple[str, Verdict]]:
@@ -122,6 +124,15 @@ def _wider_stops(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> 
         if (quota_class(pool[0]), pool[2]) in classes or (pool[0], pool[2]) in types
     ]
     return [CoolPool(seen=seen, to=to) for seen, to in (cooled(facts, pool, verdict) for pool, verdict in stops)]
+
+
+def _rests(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> list[Action]:
+    """A way back to Spot that was refused as a whole: its pools rest, and the run, which has its nodes, goes on."""
+    verdict = verdicts.get(ANY_POOL)
+    if verdict is None or verdict in PASSING or not _is_planned(facts, launch):
+        return []
+    pools = _requested(facts, launch)
+    return [CoolPool(seen=seen, to=to) for seen, to in (cooled(facts, pool, verdict) for pool in pools)]
 
 
 def _requested(facts: Facts, launch: Launch) -> list[tuple[str, str, Market]]:

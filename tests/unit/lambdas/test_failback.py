@@ -8,7 +8,7 @@ import pytest
 
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.runspec import MarketPolicy, Pools
-from spotproof.contract.states import Cause, NodePhase, NoticeKind
+from spotproof.contract.states import Cause, NodePhase, NoticeKind, RunStatus
 from tests.fakes.control import SUBNETS, World, notice
 
 TYPES = ("g5.xlarge", "g6.xlarge")
@@ -108,6 +108,20 @@ def test_spot_that_has_nothing_after_all_costs_a_cool_down_and_nothing_else() ->
     assert world.ec2.instances[str(world.slot().successor_instance)].lifecycle == "spot"
 
 
+@pytest.mark.parametrize("code", ["AuthFailure.ServiceLinkedRoleCreationNotPermitted", "UnauthorizedOperation", "Odd"])
+def test_a_way_back_that_ec2_refuses_as_a_whole_leaves_the_run_as_it_is(code: str) -> None:
+    world = World()
+    [holder] = on_demand(world)
+    world.ec2.refused = {}
+    before = world.ec2.count("create_fleet")
+    world.ec2.fail("create_fleet", code, times=99)
+    trained(world, 40)
+    head, slot = world.head(), world.slot()
+    assert (head.status, slot.holder_instance, slot.successor_instance) == (RunStatus.ACTIVE, holder, None)
+    assert world.ec2.count("create_fleet") - before < 10, "not each minute of the thirty"
+    assert world.sns.said == []
+
+
 def test_a_pool_that_lost_something_recently_is_not_gone_back_to() -> None:
     world = World()
     on_demand(world, zones=("us-east-1a",))
@@ -183,3 +197,26 @@ def test_a_run_that_never_goes_back_stays() -> None:
     world.ec2.refused = {}
     trained(world, 60)
     assert world.slot().successor_instance is None
+
+
+def test_an_order_that_the_node_before_has_heard_does_not_hold_up_the_way_back() -> None:
+    world = World()
+    pools = Pools(types=TYPES, market=MarketPolicy.SPOT_THEN_ON_DEMAND, cooldown_s=10, failback_after_s=20)
+    [holder] = world.started(pools=pools)
+    world.ec2.refused = dict(NO_SPOT)
+    world.deliver(notice(holder, world.clock()))
+    ordered = world.head().order_deadline_at
+    world.clock.advance(5)
+    world.boot()
+    world.flushed("mini", holder, 40)
+    world.join()
+    world.ec2.instances[holder].state = "terminated"
+    world.ec2.refused = {}
+    for _ in range(3):
+        world.beat_all()
+        world.tick(after_s=30)
+    assert ordered is not None
+    assert world.clock() < ordered
+    slot = world.slot()
+    assert world.ec2.instances[str(slot.holder_instance)].lifecycle == "on-demand"
+    assert (slot.cause, slot.waits_for_notice) == (Cause.FAILBACK, True)
