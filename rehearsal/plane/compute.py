@@ -21,6 +21,7 @@ ZONES = "abcd"
 # DescribeInstances filters that moto answers with HTTP 500, and the attribute that each means.
 MORE_FILTERS = {
     "instance-lifecycle": "lifecycle",
+    "capacity-reservation-id": "capacity_reservation_id",  # moto's instances have none: nothing is found
     "client-token": "client_token",
     "network-interface.subnet-id": "subnet_id",
     "spot-instance-request-id": "spot_instance_request_id",
