@@ -62,7 +62,13 @@ def _is_wanted(facts: Facts, spec: RunSpec) -> bool:
 
 def _is_busy(facts: Facts, head: Head, slots: dict[int, Slot]) -> bool:
     moving = any(slot.successor_instance is not None for slot in slots.values())
-    return moving or bool(standing_leavers(head, facts.now))
+    return moving or any(_was_told(facts, head, slots.get(one)) for one in standing_leavers(head, facts.now))
+
+
+def _was_told(facts: Facts, head: Head, slot: Slot | None) -> bool:
+    """Whether the slot still has the node that the standing order means: its successor is younger than the order."""
+    machine = None if slot is None else facts.machine(slot.holder_instance or NO_INSTANCE)
+    return machine is None or not head.order_at or machine.launched_at < head.order_at
 
 
 def _is_ready(facts: Facts, head: Head, spec: RunSpec, slot: Slot) -> bool:

@@ -122,6 +122,21 @@ def test_a_way_back_that_ec2_refuses_as_a_whole_leaves_the_run_as_it_is(code: st
     assert world.sns.said == []
 
 
+def test_an_answer_that_says_nothing_at_all_rests_the_pools_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    [holder] = on_demand(world)
+    world.ec2.refused = {}
+    before = world.ec2.count("create_fleet")
+
+    def nothing(_: Any) -> dict[str, Any]:
+        return {"FleetId": "fleet-0", "Instances": [], "Errors": []}
+
+    monkeypatch.setattr(type(world.ec2), "_launch", lambda self, request: nothing(request))
+    trained(world, 15)
+    assert world.ec2.count("create_fleet") - before in {1, 2, 3}
+    assert (world.slot().holder_instance, world.slot().successor_instance) == (holder, None)
+
+
 def test_a_pool_that_lost_something_recently_is_not_gone_back_to() -> None:
     world = World()
     on_demand(world, zones=("us-east-1a",))
@@ -212,9 +227,9 @@ def test_an_order_that_the_node_before_has_heard_does_not_hold_up_the_way_back()
     world.join()
     world.ec2.instances[holder].state = "terminated"
     world.ec2.refused = {}
-    for _ in range(3):
+    for _ in range(2):
         world.beat_all()
-        world.tick(after_s=30)
+        world.tick(after_s=50)
     assert ordered is not None
     assert world.clock() < ordered
     slot = world.slot()
