@@ -127,8 +127,10 @@ def _wider_stops(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> 
 
 
 def _rests(facts: Facts, launch: Launch, verdicts: dict[str, Verdict]) -> list[Action]:
-    """A way back to Spot that was refused as a whole: its pools rest, and the run, which has its nodes, goes on."""
-    verdict = verdicts.get(ANY_POOL)
+    """A way back to Spot that brought nothing, and no pool said why: they all rest, and the run, which has its nodes,
+    goes on.
+    """
+    verdict = verdicts.get(ANY_POOL) if verdicts or launch.instances else Verdict.CAPACITY
     if verdict is None or verdict in PASSING or not _is_planned(facts, launch):
         return []
     pools = _requested(facts, launch)
