@@ -96,8 +96,8 @@ def _losses(facts: Facts, launch: Launch) -> list[Action]:
 
 def _slots_of(facts: Facts, launch: Launch) -> list[Slot]:
     """The slots whose claims the launch lists, where these claims still stand."""
-    slots = (facts.slot(int(want.partition(":")[0])) for want in launch.wants)
-    return [slot for slot in slots if slot is not None and want_of(slot) in launch.wants]
+    slots = ((want, facts.slot(int(want.partition(":")[0]))) for want in launch.wants)
+    return [slot for want, slot in slots if slot is not None and want_of(slot) == want]
 
 
 def _is_recovery(facts: Facts, want: str) -> bool:
