@@ -55,6 +55,16 @@ def _no_breaker(module: Any) -> None:
     module.Storms.spend = lambda *_, **__: 1
 
 
+def _counts_outages(module: Any) -> None:
+    """Whoever has not beaten for long enough is silent, whether anybody could have heard it or not."""
+
+    def silent(facts: Any, slots: Any) -> Any:
+        liveness = module._liveness(facts)  # noqa: SLF001 -- a sabotage reaches where no caller may
+        return module._mute(facts, slots, now=facts.now, for_s=liveness.silence_s)  # noqa: SLF001
+
+    module.silent = silent
+
+
 def _believes_events(module: Any) -> None:
     """Whoever an event names has opted in, whatever EC2 says of its tags."""
     described = module.Machines.described
@@ -66,6 +76,12 @@ def _believes_events(module: Any) -> None:
     module.Machines.described = believed
 
 
+def _no_consensus(module: Any) -> None:
+    """A rank that has its notice saves and stops; the others do not hear of it."""
+    stop, nothing = module.Wish.STOP, module.Wish.NOTHING
+    module.StopConsensus.agree = lambda _, wish: stop if wish is stop else nothing
+
+
 PATCHES: dict[str, dict[str, Patch]] = {
     "digest-check": {"spotproof.store.s3": _no_digest_check},
     "join-barrier": {"spotproof.agent.membership": _no_join_barrier},
@@ -73,7 +89,9 @@ PATCHES: dict[str, dict[str, Patch]] = {
     "metadata-poll": {"spotproof.agent.imds": _no_metadata},
     "failback": {"lambdas.decisions.failback": _no_failback},
     "storm-breaker": {"spotproof.store.storms": _no_breaker},
+    "silence": {"lambdas.decisions.silence": _counts_outages},
     "opt-in": {"lambdas.effects.machines": _believes_events},
+    "consensus": {"spotproof.rendezvous.consensus": _no_consensus},
     "rng": {"spotproof.checkpoint.restore": _no_rng},
 }
 

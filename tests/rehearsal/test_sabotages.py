@@ -21,6 +21,11 @@ REPLACED = [
     ("spotproof.agent.imds", "Imds"),
     ("lambdas.decisions.failback", "due"),
     ("spotproof.store.storms", "Storms"),
+    ("spotproof.rendezvous.consensus", "StopConsensus"),
+    ("spotproof.rendezvous.consensus", "Wish"),
+    ("lambdas.decisions.silence", "silent"),
+    ("lambdas.decisions.silence", "_mute"),
+    ("lambdas.decisions.silence", "_liveness"),
     ("lambdas.effects.machines", "Machines"),
     ("spotproof.checkpoint.restore", "_restore_rng"),
 ]
