@@ -49,9 +49,6 @@ class Dropped:
             if resource.type == "AWS::EC2::RouteTable":  # else its VPC has dependencies
                 ec2.route_tables[resource.physical_id]._associations.clear()
                 ec2.delete_route_table(resource.physical_id)
-            if resource.type == "AWS::EC2::LaunchTemplate":
-                ec2.launch_template_name_to_ids.pop(ec2.launch_templates.pop(resource.physical_id).name)
-                ec2.launch_template_insert_order.remove(resource.physical_id)
 
     def dynamodb_table(self, resource: Resource) -> None:
         """TTL, point-in-time recovery and deletion protection."""
