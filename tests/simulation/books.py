@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 RUN: Final = "sim"
+RECOVERIES: Final = 3  # the small budget
 MOVES: Final = frozenset({Cause.FAILBACK, Cause.MAINTENANCE, Cause.CAPACITY})
 MOVE_TAKES_S: Final = 600
 
@@ -24,7 +25,7 @@ def problems(history: History) -> list[str]:
         *_filled(history, head),
         *_count(history),
         *_ended(history, head),
-        *_budgets(history, head),
+        *_budgets(history),
     ]
 
 
@@ -68,8 +69,9 @@ def _filled(history: History, head: Head) -> list[str]:
 
 
 def _is_spent(history: History) -> bool:
-    launches = SETTINGS.launches_per_hour
-    return history.weather.small_budget or history.watch.attempts >= launches
+    """Whether there is a budget that can be spent. A launch that was paid for and not made costs as well."""
+    limit = history.weather.launch_limit or SETTINGS.launches_per_hour
+    return history.weather.small_budget or history.watch.attempts + _uncounted(history) >= limit
 
 
 def _moves(history: History, slot: Slot) -> bool:
@@ -108,10 +110,18 @@ def _ended(history: History, head: Head) -> list[str]:
     ]
 
 
-def _budgets(history: History, head: Head) -> list[str]:
-    """No more recoveries without a commit than the budget; what a handler that died had not counted yet is no more."""
-    if not history.weather.small_budget:
-        return []
-    allowed = 3 + history.crashes + sum(n for name, n in history.faults.items() if name.startswith("answer lost"))
-    found = history.watch.most_recoveries
-    return [f"{found} recoveries without a commit, {allowed} are allowed"] if found > allowed else []
+def _budgets(history: History) -> list[str]:
+    """No more launches in an hour and recoveries without a commit than the budgets allow.
+
+    What a handler that died, or heard no answer, had not counted yet is allowed beside them.
+    """
+    weather, watch, found = history.weather, history.watch, list[str]()
+    if weather.small_budget and watch.most_recoveries > RECOVERIES + _uncounted(history):
+        found.append(f"{watch.most_recoveries} recoveries without a commit, the budget is {RECOVERIES}")
+    if weather.launch_limit and watch.attempts > weather.launch_limit:
+        found.append(f"{watch.attempts} launches in an hour, the limit is {weather.launch_limit}")
+    return found
+
+
+def _uncounted(history: History) -> int:
+    return history.crashes + sum(n for name, n in history.faults.items() if name.startswith("answer lost"))

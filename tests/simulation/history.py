@@ -22,12 +22,13 @@ from lambdas.wiring import Control
 from spotproof.contract import keys
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.limits import FIRST_HEARTBEAT_S
+from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Budgets, Signals
 from spotproof.contract.states import RunStatus
 from spotproof.errors import StoreError
 from spotproof.store.folder import FolderObjects
 from spotproof.store.table import Update
-from tests.fakes.control import START, SUBNETS, World, state
+from tests.fakes.control import START, SUBNETS, CountingMeter, World, state
 from tests.fakes.dict_table import DictTable
 from tests.simulation import blows, books
 from tests.simulation.account import RefusingSqs, RefusingSsm, SimulatedEc2, is_by_hand
@@ -48,7 +49,7 @@ PREWARM_KEEP_S = 400.0
 GANG_PATIENCE_S = 120.0
 CLEAN_QUIET_S = 5 * 60  # nothing failed, so nothing is left for the slow rules
 CALM_LOOKS = 3  # quiet ends early when this many minutes in a row nothing was left to do
-WHOLE_QUIET = 8  # one in so many histories is played to the end of its quiet all the same
+WHOLE_QUIET = 16  # one in so many histories is played to the end of its quiet all the same
 
 
 @dataclass(slots=True)
@@ -59,11 +60,22 @@ class Message:
     received: int = 0
 
 
+class NoMeter(CountingMeter):
+    """Nobody looks at metrics here, and a history has thousands."""
+
+    def add(self, metric: Metric, value: float, *, cause: str = "", family: str = "", zone: str = "") -> None:
+        del metric, value, cause, family, zone
+
+    def flush(self) -> None:
+        return None
+
+
 @dataclass(slots=True)
 class SimulatedWorld(World):
     """The stack of a history: a table that is a dict, and an account with weather."""
 
     def __post_init__(self) -> None:
+        self.meter = NoMeter()
         self.ec2 = SimulatedEc2(clock=self.clock, zones=dict(SUBNETS))
         self.table = DictTable()
         self.stores = stores_of(self.table, FolderObjects(Path("/nonexistent")))
@@ -126,14 +138,14 @@ class History:
             told_to_leave=self._told_to_leave,
             never_joins=weather.never_joins,
             boot_deaths=weather.boot_deaths,
-            commits=0.0 if weather.small_budget else 0.3,
+            commits=0.0 if weather.small_budget else weather.commits,
         )
 
     # ------------------------------------------------------------------------------------------------- playing
     def play(self) -> History:
         """Weather, quiet, books."""
         weather = self.weather
-        budgets = Budgets(recoveries=3) if weather.small_budget else Budgets()
+        budgets = Budgets(recoveries=books.RECOVERIES) if weather.small_budget else Budgets()
         self.world.submit(
             RUN,
             slots=weather.slots,
@@ -250,8 +262,12 @@ class History:
                 GatedClient(world.ssm, process, self),
                 world.sqs,
             )
+            parts = control._parts
+            if self.weather.launch_limit:
+                parts = replace(parts, reader=replace(parts.reader, launches_per_hour=self.weather.launch_limit))
             if skew_s:
-                control = Control(replace(control._parts, clock=lambda: clock.now + skew_s))
+                parts = replace(parts, clock=lambda: clock.now + skew_s)
+            control = Control(parts)
             return control.handle(bodies, until=clock.now + skew_s + LAMBDA_S)
 
         process = Process(work, goes_on=self._goes_on)
@@ -341,13 +357,14 @@ class History:
     def _sweep(self) -> None:
         if self.table_is_out():
             return
+        if self.quiet:
+            self._look()  # before this minute's look begins
         try:
             self.world.control.sweep()
         except StoreError:
             return  # SQS refused: the next minute's sweep is the retry
         for body in self.world.sqs.take():
             self._invoke([Message(body=body)])
-        self._look()
 
     def _act(self) -> None:
         if not self.table_is_out():
@@ -381,7 +398,7 @@ class History:
                 continue
             if life.never_joins or life.dismissed:
                 self.lost.add(instance)
-            elif is_by_hand(self.ec2.instances[instance]):
+            elif is_by_hand(self.ec2.instances[instance]) or not self.ec2.instances[instance].is_alive:
                 continue
             elif life.place is None and self.now() - self.ec2.instances[instance].launched_at > FIRST_HEARTBEAT_S:
                 self.faults["node left without a place by dying handlers"] += 1

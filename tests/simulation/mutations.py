@@ -271,7 +271,7 @@ MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
 # The weather in which each of them can be seen; any other history would only cost time.
 CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "claim condition dropped": lambda weather: True,
-    "look again dropped": lambda weather: weather.clean,
+    "look again dropped": lambda weather: weather.clean and weather.leases_out == 0,
     "join barrier dropped": lambda weather: weather.notice_share > 0,
     "prewarmed node does not wait": lambda weather: weather.prewarm and weather.rebalances > 0,
     "token not stored": lambda weather: weather.kills > 0 or weather.throttles > 0 or weather.lost_answers > 0,

@@ -60,7 +60,9 @@ class Weather:
     # people
     pauses: int = 0
     stop: bool = False
-    small_budget: bool = False
+    small_budget: bool = False  # of recoveries without a commit; and nobody commits
+    launch_limit: int = 0  # of the stack's launches in an hour; 0: its default
+    commits: float = 0.3  # how likely a turn of a node that trains commits
     # the run's settings
     prewarm: bool = False
     gang: bool = False
@@ -70,7 +72,7 @@ class Weather:
     def of(seed: int) -> Weather:
         """The weather of this seed."""
         chance = random.Random(seed)
-        return _clean(seed, chance) if chance.random() < 0.25 else _rough(seed, chance)
+        return _clean(seed, chance) if chance.random() < 0.2 else _rough(seed, chance)
 
 
 def _clean(seed: int, chance: random.Random) -> Weather:
@@ -81,7 +83,7 @@ def _clean(seed: int, chance: random.Random) -> Weather:
         length_s=CLEAN_LENGTH_S,
         stalls=chance.choice([0.05, 0.2]),
         invisible_s=chance.choice([0.0, 3.0, 30.0]),
-        bursts=8,
+        bursts=4,
         leases_out=chance.choice([0.0, 0.0, 1.0]),
         stop=chance.random() < 0.1,
     )
@@ -125,6 +127,8 @@ def _rough(seed: int, chance: random.Random) -> Weather:
         pauses=chance.choice([0, 0, 0, 1]),
         stop=chance.random() < 0.1,
         small_budget=chance.random() < 0.1,
+        launch_limit=chance.choice([0] * 9 + [4]),
+        commits=chance.choice([0.3, 0.3, 0.05]),
         prewarm=chance.random() < 0.3,
         gang=chance.random() < 0.2,
         failback_s=chance.choice([0.0, 120.0]),
@@ -136,10 +140,12 @@ def _rough(seed: int, chance: random.Random) -> Weather:
 
 def _only_mass_silence(weather: Weather) -> Weather:
     quiet = replace(weather, losses=0, bursts=0, drills=0, pauses=0)
-    return replace(quiet, boot_deaths=0.0, never_joins=0.0, small_budget=False, maintenances=0, by_hand=0)
+    return replace(
+        quiet, boot_deaths=0.0, never_joins=0.0, small_budget=False, launch_limit=0, maintenances=0, by_hand=0
+    )
 
 
-_SHAPE = frozenset({"seed", "slots", "clean", "length_s", "losses", "bursts", "notice_share", "market"})
+_SHAPE = frozenset({"seed", "slots", "clean", "length_s", "losses", "bursts", "notice_share", "market", "commits"})
 
 
 def calmer(weather: Weather) -> Iterator[Weather]:
