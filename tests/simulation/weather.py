@@ -18,6 +18,11 @@ class Weather:
     """One history's weather. `clean`: only duplicates and concurrency, so that nothing may wait for the sweep.
 
     Rates are per operation, event or handler; counts are per history; `_s` are seconds.
+
+    `stalls`: a stall takes up to 70 s and Lambda gives a handler 60, so at the highest rate most handlers die, and work
+    goes on only by what each of them had written. Then a node can be launched and left without a place for the ten
+    minutes after which a node that never beats is replaced. That is what was promised for such a node, and no handler
+    lives long enough to do better: a node that waited so long counts as lost (`History.lost`), none other does.
     """
 
     seed: int
