@@ -1,7 +1,5 @@
-"""Permissions, one grant per thing that is allowed. No managed policy, no grant helper: both give more than is used.
-
-A function's grants are the calls that it makes (AWS_FACTS 9.3); the node's are what user data, the SSM agent and our
-agent need, and never a delete.
+"""Permissions of functions, one grant per thing that is allowed. No managed policy, no grant helper: both give more
+than is used. A function's grants are the calls that it makes (AWS_FACTS 9.3); a node's are in `nodepolicies`.
 """
 
 from __future__ import annotations
@@ -20,21 +18,11 @@ WRITE_ITEMS: Final = ("dynamodb:PutItem", "dynamodb:UpdateItem")
 CHECK_ITEM: Final = "dynamodb:ConditionCheckItem"  # a transaction's look at an item that it does not write
 READ_MANY: Final = "dynamodb:BatchGetItem"
 CONTROL_PARTITIONS: Final = ("RUN#*", "INSTANCE#*", "POOL#*")
-NODE_READS: Final = ("RUN#*", "INSTANCE#*", f"{keys.NODE_PREFIX}*")
 # An instant fleet is authorized twice: CreateFleet on what the request names, RunInstances on that and on what the
 # template names (Service Authorization Reference of ec2:CreateFleet).
 FLEET: Final = "ec2:CreateFleet"
 RUN: Final = "ec2:RunInstances"
 LAUNCH: Final = (FLEET, RUN)
-# What the SSM agent calls to be reachable and to take a command. The managed policy also reads every parameter, and
-# serves agents from before 3.3.40 (ec2messages), which are too old for our document's ENV_VAR parameter.
-SSM_AGENT: Final = (
-    "ssm:UpdateInstanceInformation",
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-)
 LATER_IDS: Final = "Ids are given when EC2 makes the thing, after the deployment"
 
 
@@ -113,7 +101,7 @@ def commit_for_the_dead(reach: Reach) -> list[Grant]:
             resources=(reach.table,),
             conditions=leading_keys(f"{keys.NODE_PREFIX}*"),
         ),
-        *_checkpoints(reach.bucket),
+        *checkpoints(reach.bucket),
     ]
 
 
@@ -339,23 +327,8 @@ def write_logs(log_group: str) -> list[Grant]:
     ]
 
 
-def node(*, table: str, bucket: str, data_buckets: tuple[str, ...]) -> list[Grant]:
-    """The node: its own items, the stack's S3 prefix without a delete, the SSM channel, images, training data."""
-    return [
-        Grant(sid="ReadRunAndNodeItems", actions=READ_TABLE, resources=(table,), conditions=leading_keys(*NODE_READS)),
-        Grant(
-            sid="WriteNodeItems",
-            actions=(*WRITE_ITEMS, CHECK_ITEM),
-            resources=(table,),
-            conditions=leading_keys(f"{keys.NODE_PREFIX}*"),
-        ),
-        *_checkpoints(bucket),
-        *_host(),
-        *(grant for index, name in enumerate(data_buckets) for grant in _training_data(index, name)),
-    ]
-
-
-def _checkpoints(bucket: str) -> list[Grant]:
+def checkpoints(bucket: str) -> list[Grant]:
+    """The prefix of runs, without a delete: for nodes, and for who finishes what they left."""
     return [
         Grant(
             sid="Checkpoints",
@@ -365,40 +338,4 @@ def _checkpoints(bucket: str) -> list[Grant]:
         ),
         # Without a condition on the prefix: it is what makes S3 answer 404, and not 403, for a key that is not there.
         Grant(sid="ListCheckpoints", actions=("s3:ListBucket",), resources=(bucket,)),
-    ]
-
-
-def _host() -> list[Grant]:
-    return [
-        Grant(
-            sid="SsmChannel",
-            actions=SSM_AGENT,
-            resources=("*",),
-        ),
-        Grant(
-            sid="ImageLogin",
-            actions=("ecr:GetAuthorizationToken",),
-            resources=("*",),
-            because="The SSM agent's channels and the registry's login know no resources; the agent's registration is"
-            " given as in AWS's own policy.",
-        ),
-        Grant(
-            sid="PullImages",
-            actions=("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"),
-            resources=(arn("ecr", "repository/*", region="*"),),
-            because="A run names its image when it is submitted, from any repository of this account; read only.",
-        ),
-    ]
-
-
-def _training_data(index: int, bucket: str) -> list[Grant]:
-    name = arn("s3", bucket, region="", account="")
-    return [
-        Grant(
-            sid=f"TrainingData{index}",
-            actions=("s3:GetObject",),
-            resources=(f"{name}/*",),
-            because="Training data of a bucket that the settings file names; read only.",
-        ),
-        Grant(sid=f"ListTrainingData{index}", actions=("s3:ListBucket",), resources=(name,)),
     ]

@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from cdk_app import grants, policies, userdata
+from cdk_app import grants, nodepolicies, policies, userdata
 from cdk_app.constructs.log_groups import arn_of, log_group
 from cdk_app.constructs.network import NodeNetwork
 from cdk_app.constructs.state import State
@@ -76,7 +76,7 @@ class Nodes(Construct):
             "Role",
             principal=iam.ServicePrincipal("ec2.amazonaws.com"),
             grants=[
-                *policies.node(
+                *nodepolicies.node(
                     table=state.table.table_arn, bucket=state.bucket.bucket_arn, data_buckets=settings.data_buckets
                 ),
                 *policies.write_logs(arn_of(log)),
