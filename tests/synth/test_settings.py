@@ -20,6 +20,11 @@ def test_the_shipped_file_says_what_the_defaults_are() -> None:
     assert set(document) == set(StackSettings.__dataclass_fields__) - {"nat_gateways"}
 
 
+def test_every_setting_has_its_row_in_the_guide() -> None:
+    guide = (ROOT / "docs" / "stack.md").read_text()
+    assert [key for key in StackSettings.__dataclass_fields__ if f"`{key}`" not in guide] == []
+
+
 def test_zones_are_a_number_or_names() -> None:
     assert parse({"zones": 2}).zone_count() == 2
     assert parse({"zones": ["us-west-2a", "us-west-2c"]}).zones == ("us-west-2a", "us-west-2c")
