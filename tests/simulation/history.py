@@ -396,7 +396,7 @@ class History:
         for instance, life in self.nodes.lives.items():
             if instance in self.lost:
                 continue
-            if life.never_joins or life.dismissed:
+            if life.never_joins or life.dismissed or instance in self.watch.vacated:
                 self.lost.add(instance)
             elif is_by_hand(self.ec2.instances[instance]) or not self.ec2.instances[instance].is_alive:
                 continue

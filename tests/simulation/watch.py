@@ -34,6 +34,7 @@ class WatchedTable:
         self.claimed_for: dict[tuple[int, str], str] = {}  # (slot, who is replaced): the cause of the claim that stands
         self.planned = 0  # claims for a holder that was well: each launches an instance more
         self.let_go: set[str] = set()  # instances that such a claim may end: the holder, or the successor nobody needed
+        self.vacated: set[str] = set()
         self._causes: dict[str, str] = {}  # by `slot:incarnation`
         self.attempts = 0  # launches that were intended
         self.recoveries = 0  # launches with instances for a slot that had a holder, since the newest commit
@@ -107,6 +108,7 @@ class WatchedTable:
         number = int(key.sk.partition("#")[2])
         holder, successor = before.get("holder_instance"), before.get("successor_instance")
         if _number(after, "incarnation") <= _number(before, "incarnation"):
+            self._vacated(key, before, after)
             if successor is not None and "successor_instance" not in after and holder == after.get("holder_instance"):
                 self.claimed_for.pop((number, str(holder)), None)  # taken back: the holder goes on
                 self.let_go.add(str(successor))
@@ -121,6 +123,18 @@ class WatchedTable:
             self.planned += 1
             self.let_go.add(lost)
             self._faults[f"planned: {cause}"] += 1
+
+    def _vacated(self, key: Key, before: Item, after: Item) -> None:
+        """A run that wants no nodes takes them out of its slots and ends them: once it is resumed, others come."""
+        gone = {
+            str(before[place])
+            for place in ("holder_instance", "successor_instance")
+            if place in before and after.get(place, NO_INSTANCE) == NO_INSTANCE
+        }
+        promoted = {str(after.get("holder_instance"))}
+        head = self._table.get(Key(pk=key.pk, sk="HEAD")) or {}
+        if head.get("status") != "active":
+            self.vacated |= gone - promoted - {NO_INSTANCE}
 
     def _lease(self, before: Item | None, after: Item) -> None:
         if before and after.get("owner") not in (None, before.get("owner")):
