@@ -21,9 +21,11 @@ def next_steps(
         return [f"spotproof report {run} {where} -o story.html draws the run".replace("  ", " ")]
     match head.status:
         case RunStatus.BLOCKED | RunStatus.PAUSED:
-            return [head.reason or f"find out why it is {head.status.value}"]
+            resume = f"spotproof resume {run} {where}".rstrip()
+            return [resume] if head.cause is Cause.USER else [head.reason or "find out why", f"then {resume}"]
         case RunStatus.FAILED:
-            return ["read the log of the trainer of the slot above; the checkpoints are kept"]
+            again = f"then {f'spotproof resume {run} {where}'.rstrip()}"
+            return ["read the log of the trainer of the slot that gave up; the checkpoints are kept", again]
         case RunStatus.DONE | RunStatus.STOPPED:
             return [f"spotproof report {run} {where} -o story.html draws what happened"]
         case RunStatus.STOPPING:
