@@ -27,6 +27,7 @@ class ClientSettings:
     connections: int = 10
 
 
+METADATA_TRIES: Final = 3  # of a second each, where credentials come from the instance's metadata
 # A control call has to fit into a Lambda's run several times over; a notice has two minutes in all.
 _CONTROL: Final = ClientSettings(connect_s=2, read_s=5, tries=3)
 _SETTINGS: Final[dict[str, ClientSettings]] = {
@@ -104,6 +105,7 @@ class Clients:
 
     def _make(self, service: str, settings: ClientSettings) -> Any:
         import boto3
+        import botocore.session
         from botocore.config import Config
         from botocore.exceptions import NoRegionError, ProfileNotFound
 
@@ -117,9 +119,26 @@ class Clients:
         try:
             # A session of its own: the default one is shared by everybody who imports boto3, and not thread-safe.
             # AWS_REGION is what Lambda and the other SDKs set; boto3 alone reads only AWS_DEFAULT_REGION.
-            session: Any = boto3.session.Session(region_name=self._region or os.environ.get("AWS_REGION"))
-            return session.client(service, config=config)
+            core = botocore.session.get_session()
+            core.set_config_variable("metadata_service_num_attempts", METADATA_TRIES)
+            region = self._region or os.environ.get("AWS_REGION")
+            session: Any = boto3.session.Session(botocore_session=core, region_name=region)
+            return _finding_credentials(session, session.client(service, config=config))
         except NoRegionError as error:
             raise BadSettings("no AWS region is set", next_step="set AWS_REGION, or a region in the profile") from error
         except ProfileNotFound as error:
             raise BadSettings(str(error), next_step="set AWS_PROFILE to one of your profiles, or unset it") from error
+
+
+def _finding_credentials(session: Any, client: Any) -> Any:
+    """`client`, looking for credentials again at each call while it has none.
+
+    A client that is made while a fresh instance's metadata gives none yet would stay without for good.
+    """
+
+    def look_again(request_signer: Any, **_: Any) -> None:
+        if request_signer._credentials is None:  # noqa: SLF001 -- there is no public way to give a client new ones
+            request_signer._credentials = session.get_credentials()  # noqa: SLF001
+
+    client.meta.events.register_first("before-sign", look_again)
+    return client

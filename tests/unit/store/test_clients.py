@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
+from botocore.exceptions import NoCredentialsError
 
 from spotproof.errors import BadSettings
 from spotproof.store.clients import Clients
@@ -63,6 +67,35 @@ def test_no_region_and_no_such_profile_say_what_to_set(monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(BadSettings, match=r"nobody.*AWS_PROFILE"):
         Clients(region="us-east-1").get("sqs")
+
+
+def test_a_client_that_was_made_without_credentials_finds_them_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    client = Clients(region="us-east-1").dynamodb
+    sent: list[str] = []
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        sent.append(request.headers["Authorization"].decode())
+        return AWSResponse(request.url, 200, HTTPHeaders(), Raw())
+
+    client.meta.events.register("before-send.dynamodb.ListTables", answer)
+    with pytest.raises(NoCredentialsError):
+        client.list_tables()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIALATER")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "late")
+    client.list_tables()
+    assert ["AKIALATER" in one for one in sent] == [True]
+
+
+class Raw:
+    """The body of an answer."""
+
+    def stream(self) -> list[bytes]:
+        return [b'{"TableNames": []}']
 
 
 def test_a_service_without_chosen_time_outs_is_refused() -> None:
