@@ -7,6 +7,7 @@ import hashlib
 import io
 import shutil
 import sysconfig
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class CodeStore:
     def __init__(self, account: Account, folder: Path) -> None:
         self._account = account
         self._folder = folder
+        self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self.runtime_site = self._link_runtime(folder / "runtime")
 
@@ -46,11 +48,12 @@ class CodeStore:
                 f"CodeSha256 says {function.code_sha_256}"
             )
         target = self._folder / hashlib.sha256(content).hexdigest()[:16]
-        if not target.exists():
-            aside = target.with_suffix(".new")
-            shutil.rmtree(aside, ignore_errors=True)
-            zipfile.ZipFile(io.BytesIO(content)).extractall(aside)
-            aside.rename(target)
+        with self._lock:  # the functions of a stack share one zip, and start at once after an upgrade
+            if not target.exists():
+                aside = target.with_suffix(".new")
+                shutil.rmtree(aside, ignore_errors=True)
+                zipfile.ZipFile(io.BytesIO(content)).extractall(aside)
+                aside.rename(target)
         return target
 
     def _content(self, function: Any) -> bytes:
