@@ -9,7 +9,7 @@ from typing import Final
 from rehearsal import acts, verdicts
 from rehearsal.evidence import DepartureKind, Evidence
 from rehearsal.plan import HOME
-from rehearsal.plane.object_faults import ObjectFault, ObjectKind
+from rehearsal.sabotage import inside
 from rehearsal.scenarios.scenario import PLAN, Scenario, Spoil
 from rehearsal.stage import Stage
 from rehearsal.verdicts import Verdict
@@ -58,12 +58,6 @@ def memberships(sealed: Sequence[Sequence[str]], *, survivor: str) -> Verdict:
     return Verdict(name=MEMBERSHIPS, passed=passed, says=says)
 
 
-def _part_never_arrives(stage: Stage) -> None:
-    """What the leaver saves never gets into the bucket. Another rank's part would not do: it is on its node's disk."""
-    fault = ObjectFault(kind=ObjectKind.SWALLOW, method="PUT", key=r"part-00000\.json$", times=1_000_000, skip=1)
-    stage.region.object_faults.add(fault)
-
-
 SCENARIO: Final = Scenario(
     name="many-nodes",
     says=f"{SLOTS} nodes: rank 0's is interrupted, and another one dies silently during that recovery",
@@ -76,9 +70,9 @@ SCENARIO: Final = Scenario(
     script=script,
     promises=promises,
     sabotage=Spoil(
-        name="part-never-arrives",
-        says="what the leaver flushes never gets into the bucket",
-        act=_part_never_arrives,
+        name="no-consensus",
+        says="the rank that has its notice saves and stops alone",
+        act=inside("consensus"),
         breaks=(verdicts.NOTHING_LOST,),
     ),
 )

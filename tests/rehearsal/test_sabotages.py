@@ -28,6 +28,7 @@ REPLACED = [
     ("lambdas.decisions.silence", "_liveness"),
     ("lambdas.effects.machines", "Machines"),
     ("spotproof.checkpoint.restore", "_restore_rng"),
+    ("spotproof.rendezvous.consensus", "StopConsensus"),
 ]
 
 
