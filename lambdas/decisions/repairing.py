@@ -9,6 +9,7 @@ from lambdas.decisions import adoption, budgets, ending, failback, gangs, losses
 from lambdas.decisions.actions import (
     Action,
     Claim,
+    ComeBack,
     Commit,
     CountFault,
     Forget,
@@ -19,8 +20,10 @@ from lambdas.decisions.actions import (
     Notify,
     Promote,
     Reschedule,
+    Rest,
     Tell,
     Terminate,
+    Watch,
 )
 from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, Machine, occupant
 from lambdas.decisions.losses import TOLD, claim_of, lift_of, node_in, release_of
@@ -33,7 +36,6 @@ from spotproof.contract.metrics import Metric
 from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
 
 COMMIT_PATIENCE_S = 120  # a complete checkpoint that nobody committed for this long has lost its agents
-ENDED_LOOK_S = 300  # how often a paused or blocked run is looked at
 
 
 def decide(facts: Facts) -> tuple[Action, ...]:
@@ -61,17 +63,28 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     return (*known, *mended, *planned, *ending.orphans(facts, slots))
 
 
+def is_missed(facts: Facts) -> tuple[Action, ...]:
+    """The run wants nodes and stands in no sweep's index: a look enters it again."""
+    wanted = facts.head is not None and facts.head.status in _WATCHED
+    return (ComeBack(run=facts.run, after_s=0),) if wanted and facts.live is None else ()
+
+
 def next_look(facts: Facts) -> tuple[Action, ...]:
     """When the sweep looks again: each minute while the run wants nodes, since silence must be seen within 120 s.
 
-    A little earlier than the period, because the next sweep must not miss it by a second.
+    A little earlier than the period, because the next sweep must not miss it by a second. Whatever else wants nothing
+    for now rests; an entry that was lost is entered again.
     """
-    if facts.live is None or facts.head is None or not facts.head.status.is_live:
+    if facts.head is None or not facts.head.status.is_live:
         return ()
+    if not _is_watched(facts, facts.head):
+        return () if facts.live is None or facts.live.rests else (Rest(seen=facts.live),)
     silence_s = limits.SILENCE_S if facts.spec is None else facts.spec.liveness.silence_s
     watch_s = min(limits.SWEEP_PERIOD_S, silence_s)
-    period_s = watch_s if facts.head.status in _WATCHED else ENDED_LOOK_S
-    return (Reschedule(seen=facts.live, due_at=int(facts.now + period_s - watch_s / 4)),)
+    due_at = int(facts.now + watch_s - watch_s / 4)
+    if facts.live is None or facts.live.rests:
+        return (Watch(run=facts.run, due_at=due_at),)
+    return (Reschedule(seen=facts.live, due_at=due_at), *silence.look_again(facts))
 
 
 def _planned(facts: Facts, head: Head, slots: dict[int, Slot], *, is_quiet: bool) -> tuple[Action, ...]:
@@ -84,6 +97,12 @@ def _planned(facts: Facts, head: Head, slots: dict[int, Slot], *, is_quiet: bool
 
 _CAN_FINISH = frozenset({RunStatus.ACTIVE, RunStatus.BLOCKED})  # a blocked run keeps what nodes it has
 _WATCHED = frozenset({RunStatus.ACTIVE, RunStatus.STOPPING})
+
+
+def _is_watched(facts: Facts, head: Head) -> bool:
+    """Whether each minute counts: the run wants nodes, or it is paused and its nodes, which cost, have to be ended."""
+    still_ends = head.status is RunStatus.PAUSED and any(machine.is_alive for machine in facts.machines)
+    return head.status in _WATCHED or still_ends
 
 
 def _commits(facts: Facts, head: Head) -> tuple[Action, ...]:

@@ -19,6 +19,9 @@ _COMMANDS: Final = {
     "submit": ("spotproof.cli.submit", "Write a run into a stack; its nodes are launched within a minute."),
     "status": ("spotproof.cli.status", "Show where a run is, and what to do next."),
     "report": ("spotproof.cli.report", "Draw a run's story: nodes, recoveries, losses, money."),
+    "pause": ("spotproof.cli.lifecycle:pause", "Let a run save and end its nodes until it is resumed."),
+    "resume": ("spotproof.cli.lifecycle:resume", "Let a run go on that was paused, blocked, failed or stopped."),
+    "stop": ("spotproof.cli.lifecycle:stop", "Let a run save and end its nodes for good."),
     "checkpoint": ("spotproof.cli.checkpoint", "List, verify, fetch, export and clear a run's checkpoints."),
     "drill": ("spotproof.cli.drill", "Rehearse an interruption of a run's nodes."),
     "dlq": ("spotproof.cli.dlq", "Look at dead letters, send them back, or drop them."),
@@ -35,7 +38,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 -- click's
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 -- click's
