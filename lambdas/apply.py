@@ -6,24 +6,17 @@ Nothing is decided here: what follows from winning or losing a condition is in t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lambdas.decisions import actions as a
 from lambdas.decisions.facts import parse_pool
 from lambdas.effects.commit import commit
-from lambdas.effects.errands import AtOnce, Errands
-from lambdas.effects.fleet import Fleet, FleetAnswer
+from lambdas.effects.effects import Effects
+from lambdas.effects.fleet import FleetAnswer
 from lambdas.effects.journal import Journal
 from lambdas.effects.log import Log, about
-from lambdas.effects.machines import Machines
 from lambdas.effects.marketlook import look
-from lambdas.effects.meter import Meter
-from lambdas.effects.notify import Notices, Word
-from lambdas.effects.queue import RepairQueue
-from lambdas.effects.quotes import Quotes
-from lambdas.effects.ssm import Commands
-from lambdas.effects.stores import Stores
+from lambdas.effects.notify import Word
 from spotproof.contract.emf import family_of
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import History, Launch, from_item
@@ -31,22 +24,9 @@ from spotproof.contract.metrics import Metric
 from spotproof.contract.states import LaunchState
 from spotproof.errors import Lost, SpotproofError, StoreError
 
+__all__ = ["Apply", "Effects"]
+
 SSM_ADVICE: Final = "the nodes hear it from HEAD and IMDS; check SSM agent, instance profile and instance state"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
-    """Everything that acts."""
-
-    stores: Stores
-    fleet: Fleet
-    machines: Machines
-    quotes: Quotes
-    commands: Commands
-    notices: Notices
-    meter: Meter
-    queue: RepairQueue
-    errands: Errands = field(default_factory=AtOnce)
 
 
 class Apply:
@@ -197,9 +177,18 @@ class Apply:
 
     def reschedule(self, action: a.Reschedule) -> None:
         try:
-            self._stores.live.reschedule(action.seen, due_at=action.due_at)
+            self._stores.live.reschedule(action.seen, due_at=action.due_at, looked_at=self._now)
         except Lost:
             return  # somebody hastened it: that time stands
+
+    def rest(self, action: a.Rest) -> None:
+        try:
+            self._stores.live.rest(action.seen)
+        except Lost:
+            return  # somebody hastened it: it is watched
+
+    def watch(self, action: a.Watch) -> None:
+        self._stores.live.watch(action.run, due_at=action.due_at)
 
     def forget(self, action: a.Forget) -> None:
         self._stores.live.remove(action.run)
@@ -382,6 +371,7 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.Promote: Apply.promote,
     a.Release: Apply.release,
     a.Reschedule: Apply.reschedule,
+    a.Rest: Apply.rest,
     a.RetryAt: Apply.retry_at,
     a.SendFlush: Apply.send_flush,
     a.SpendLaunch: Apply.spend_launch,
@@ -389,5 +379,6 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.Tell: Apply.tell,
     a.Terminate: Apply.terminate,
     a.Vacate: Apply.vacate,
+    a.Watch: Apply.watch,
     a.Withdraw: Apply.withdraw,
 }

@@ -163,9 +163,9 @@ class Reader:
     def _stack_silence(self, own: Facts) -> Silence:
         """How much of the whole stack is silent: read only when a run has a silent node, which is rare."""
         silents, slots = 0, 0
-        for live in self.stores.live.due(now=2**40):
+        for live in self.stores.live.watched():
             facts = own if live.run == own.run else self._beating(live.run, now=own.now)
-            silents += len(late(facts, facts.slots))
+            silents += len(late(facts, facts.slots, now=own.now))
             slots += len(facts.slots)
         return Silence(silent=silents, slots=slots, mass_at=self.stores.pools.mass_silence_at(self.region))
 

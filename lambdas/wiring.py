@@ -146,8 +146,10 @@ class Control:
 
     def sweep(self) -> int:
         """Enqueue every run that is due and return how many were."""
-        entries = self._stores.live.due(now=2**40)
-        due = [entry.run for entry in entries if entry.due_at <= self._now()]
+        now = self._now()
+        entries = self._stores.live.watched()
+        watched = [entry.run for entry in entries if entry.due_at <= now]
+        due = list(dict.fromkeys((*watched, *(entry.run for entry in self._stores.live.resting(now=now)))))
         self._parts.queue.put(due)
         self._meter.add(Metric.RUNS_LIVE, len(entries))
         self._meter.flush()
@@ -227,6 +229,7 @@ class Control:
             return fresh if seen is None else replace(fresh, crowded=seen.crowded)
 
         facts, actions = self._decided(run, read, lambda facts: losses.decide(facts, lost))
+        self._apply(repairing.is_missed(facts))
         if not losses.may_be_open(facts, actions):
             return False
         facts = replace(facts, now=self._now())

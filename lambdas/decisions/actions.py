@@ -273,9 +273,24 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reschedule:
-    """When the sweep looks at the run again. Lost: somebody hastened it."""
+    """When the sweep looks at the run again, after a look that has read everything. Lost: somebody hastened it."""
 
     seen: Live
+    due_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """Look at the run seldom: it wants no nodes for now. Lost: somebody hastened it."""
+
+    seen: Live
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Look at the run each minute: it wants nodes and does not stand among those that are watched."""
+
+    run: str
     due_at: int
 
 
@@ -354,6 +369,8 @@ Action: TypeAlias = (
     | NoteMassSilence
     | Commit
     | Reschedule
+    | Rest
+    | Watch
     | Forget
     | Tell
     | Notify

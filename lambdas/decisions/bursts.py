@@ -24,6 +24,7 @@ CALM_S: Final = 60  # a burst is over when nothing was put off for so long
 WAIT_S: Final = 6  # what the first wait takes at least: a burst of ten thousand notices passes the queue in seconds
 SPREAD_S: Final = 7  # and up to as much more, by run: EC2 takes few CreateFleet requests a second
 LONGEST_WAIT_S: Final = 24  # each further wait in one burst is twice as long
+SLACK_S: Final = 2  # between a claim and the note in HEAD that somebody comes for it
 URGENT_S: Final = 60  # who has less time than this is named in an order at once
 NOTICED: Final = frozenset({Cause.INTERRUPTION, Cause.BLOCK_EXPIRY, Cause.DRILL, Cause.USER})
 
@@ -60,12 +61,16 @@ def back_off(facts: Facts) -> tuple[Action, ...]:
 
 
 def late_order(facts: Facts) -> tuple[Action, ...]:
-    """The order that names the leavers who were put off; () where the standing one names them all."""
+    """The order that names the leavers who were put off for this look; () where there is none.
+
+    Those of earlier looks have been named by then, and are not named again.
+    """
     if facts.head is None or not facts.head.status.wants_nodes:
         return ()
-    standing = standing_leavers(facts.head, facts.now)
+    named, since = standing_leavers(facts.head, facts.now), facts.head.wake_at - facts.head.wake_s - SLACK_S
     slots = promoted(facts, promotions(facts)).values()  # who has been replaced is not meant, but the node there now is
-    left_out = [slot for slot in slots if _may_flush(slot, facts.now) and slot.slot not in standing]
+    put_off_since = [slot for slot in slots if (slot.claimed_at or 0) >= since and slot.slot not in named]
+    left_out = [slot for slot in put_off_since if _may_flush(slot, facts.now)]
     if not left_out:
         return ()
     return order_flush(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from lambdas.decisions.actions import Action, Measure, NoteMassSilence, Tell
+from lambdas.decisions.actions import Action, ComeBack, Measure, NoteMassSilence, Tell
 from lambdas.decisions.facts import Facts, Silence, occupant
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
@@ -20,29 +21,48 @@ OVERDUE_S: Final = limits.SWEEP_PERIOD_S + 15  # a look comes within a minute of
 def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
     """The instances that have beaten once and not for `silence_s`; final phases are no silence.
 
-    Nobody, if this look itself is overdue: then the table or the queue was out, for the nodes too, and they get until
-    the next look to beat again.
+    Only time that was watched counts: a node must have been late at the look before too, with the same beat, and have
+    had the time for another one since. Between two looks the table may have been out, for the nodes as well as for us;
+    and nobody is silent if this look itself is overdue, because then it was out, or the queue.
     """
-    if facts.live is not None and facts.now - facts.live.due_at > OVERDUE_S:
+    if facts.live is None or facts.now - facts.live.due_at > OVERDUE_S:
         return frozenset()
-    return _mute(facts, slots, for_s=_liveness(facts).silence_s)
+    liveness, looked_at = _liveness(facts), facts.live.looked_at
+    if facts.now - looked_at < liveness.heartbeat_s:
+        return frozenset()
+    return _mute(facts, slots, now=facts.now, for_s=liveness.silence_s) & late(facts, slots, now=looked_at)
 
 
-def late(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
-    """The instances that count for the breaker: two beats late are enough.
+def look_again(facts: Facts) -> tuple[Action, ...]:
+    """Nodes are late that were not at the look before: look when they must have beaten, or be silent for good."""
+    if facts.live is None:
+        return ()
+    late_now = late(facts, facts.slots, now=facts.now)
+    fresh = late_now - late(facts, facts.slots, now=facts.live.looked_at)
+    if not fresh:
+        return ()
+    liveness = _liveness(facts)
+    ages = [facts.now - node.beat_at for node in facts.nodes if node.instance in fresh]
+    wait_s = max(liveness.heartbeat_s + 1, liveness.silence_s - max(ages) + 1)
+    return (ComeBack(run=facts.run, after_s=math.ceil(wait_s)),)
+
+
+def late(facts: Facts, slots: tuple[Slot, ...], *, now: int) -> frozenset[str]:
+    """The instances that were late at `now`, by two beats: what counts for the breaker.
 
     When everybody falls silent at once, the last beats are spread over a heartbeat and the clocks over seconds: a look
     in that moment would find a few silent ones and the others not yet.
     """
     liveness = _liveness(facts)
-    return _mute(facts, slots, for_s=max(2 * liveness.heartbeat_s, liveness.silence_s - 2 * liveness.heartbeat_s))
+    for_s = max(2 * liveness.heartbeat_s, liveness.silence_s - 2 * liveness.heartbeat_s)
+    return _mute(facts, slots, now=now, for_s=for_s)
 
 
 def _liveness(facts: Facts) -> Liveness:
     return Liveness() if facts.spec is None else facts.spec.liveness
 
 
-def _mute(facts: Facts, slots: tuple[Slot, ...], *, for_s: float) -> frozenset[str]:
+def _mute(facts: Facts, slots: tuple[Slot, ...], *, now: int, for_s: float) -> frozenset[str]:
     charged = {one for slot in slots for one in _in_charge(slot)}
     return frozenset(
         node.instance
@@ -50,7 +70,7 @@ def _mute(facts: Facts, slots: tuple[Slot, ...], *, for_s: float) -> frozenset[s
         if (node.slot, node.incarnation, node.instance) in charged
         and not node.phase.is_final
         and node.beat_at
-        and facts.now - node.beat_at > for_s
+        and now - node.beat_at > for_s
     )
 
 

@@ -140,6 +140,7 @@ class Live:
     run: str
     due_at: int
     looked_at: int = 0  # the last look at which everything could be read: silence is counted between such looks
+    rests: bool = False  # looked at seldom: it wants no nodes for now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,16 @@ def live(run: str) -> Key:
     return Key(pk=live_partition(zlib.crc32(run.encode()) % LIVE_SHARDS), sk=f"RUN#{run}")
 
 
+def resting_partition(shard: int) -> str:
+    """One of the partitions of runs that are looked at seldom: paused ones, blocked ones, ended ones."""
+    return f"LIVE#REST#{shard}"
+
+
+def resting(run: str) -> Key:
+    """The entry of a run that rests; the same hash."""
+    return Key(pk=resting_partition(zlib.crc32(run.encode()) % LIVE_SHARDS), sk=f"RUN#{run}")
+
+
 def pool_partition(region: str) -> str:
     """Partition of a region's pools."""
     return f"POOL#{region}"

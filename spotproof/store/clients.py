@@ -36,7 +36,8 @@ _SETTINGS: Final[dict[str, ClientSettings]] = {
     "s3": ClientSettings(connect_s=2, read_s=20, tries=1, connections=32),
     # An instant fleet answers when it has launched: AWS takes up to half a minute for a large one.
     "ec2": ClientSettings(connect_s=2, read_s=30, tries=3),
-    "ssm": _CONTROL,
+    # A backup path beside the work: it may neither hold the handler's end nor be waited for (effects/errands.py).
+    "ssm": ClientSettings(connect_s=1, read_s=3, tries=1),
     "sns": _CONTROL,
     "sqs": _CONTROL,
     "sts": _CONTROL,
@@ -55,6 +56,7 @@ class Clients:
     def __init__(self, *, region: str | None = None) -> None:
         self._region = region
         self._made: dict[str, Any] = {}
+        self._session: Any = None
         self._lock = threading.Lock()
 
     def get(self, service: str) -> Any:
@@ -105,7 +107,6 @@ class Clients:
 
     def _make(self, service: str, settings: ClientSettings) -> Any:
         import boto3
-        import botocore.session
         from botocore.config import Config
         from botocore.exceptions import NoRegionError, ProfileNotFound
 
@@ -117,13 +118,12 @@ class Clients:
             tcp_keepalive=True,
         )
         try:
-            # A session of its own: the default one is shared by everybody who imports boto3, and not thread-safe.
-            # AWS_REGION is what Lambda and the other SDKs set; boto3 alone reads only AWS_DEFAULT_REGION.
-            core = botocore.session.get_session()
-            core.set_config_variable("metadata_service_num_attempts", METADATA_TRIES)
-            region = self._region or os.environ.get("AWS_REGION")
-            session: Any = boto3.session.Session(botocore_session=core, region_name=region)
-            return _finding_credentials(session, session.client(service, config=config))
+            if self._session is None:
+                # Our own: the default one is shared by everybody who imports boto3. One for all clients, because each
+                # session reads botocore's endpoints and models anew, which costs more than a client.
+                # AWS_REGION is what Lambda and the other SDKs set; boto3 alone reads only AWS_DEFAULT_REGION.
+                self._session = boto3.session.Session(region_name=self._region or os.environ.get("AWS_REGION"))
+            return self._session.client(service, config=config)
         except NoRegionError as error:
             raise BadSettings("no AWS region is set", next_step="set AWS_REGION, or a region in the profile") from error
         except ProfileNotFound as error:
