@@ -40,7 +40,6 @@ __all__ = ["WATCHDOG_EXIT", "InProcess", "state_of"]
 
 WATCHDOG_S: Final = 20.0
 STUCK_S: Final = 60.0
-ABORT_AGAIN_S: Final = 0.5
 WATCHDOG_EXIT: Final = 70  # the launcher starts the process again: recovery by restart
 _LOOK_S: Final = 0.0002
 _OVER: Final = "this generation is over: come out, and form the next one"
@@ -145,12 +144,9 @@ class InProcess:
 
     def _told_over(self) -> None:
         """On the watch's thread: let the training thread out, or end the process if that does not help."""
-        give_up_at = time.monotonic() + self._stuck_s
-        while time.monotonic() < give_up_at:
-            self._abort()
-            if self._is_out.wait(ABORT_AGAIN_S):
-                return
-        _end_process()
+        self._abort()
+        if not self._is_out.wait(self._stuck_s):
+            _end_process()
 
     def _abort(self) -> None:
         """Let every call in the group fail, here and at the others: gloo has no other way out before its time-out."""
