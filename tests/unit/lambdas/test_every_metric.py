@@ -166,7 +166,9 @@ def test_every_metric_of_the_table_has_its_scenario() -> None:
 
 
 @pytest.mark.parametrize("row", METRICS, ids=lambda row: row.metric.value)
-def test_a_metric_of_the_dashboard_is_written(row: MetricRow, written: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_metric_of_a_dashboard_widget_is_written(
+    row: MetricRow, written: list[dict[str, Any]], tmp_path: Path
+) -> None:
     scenario = WRITTEN_BY[row.metric]
     scenario(*([tmp_path] if "tmp_path" in inspect.signature(scenario).parameters else []))
     lines = [line for line in written if row.metric.value in line]
