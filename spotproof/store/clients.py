@@ -107,6 +107,7 @@ class Clients:
 
     def _make(self, service: str, settings: ClientSettings) -> Any:
         import boto3
+        import botocore.session
         from botocore.config import Config
         from botocore.exceptions import NoRegionError, ProfileNotFound
 
@@ -122,8 +123,11 @@ class Clients:
                 # Our own: the default one is shared by everybody who imports boto3. One for all clients, because each
                 # session reads botocore's endpoints and models anew, which costs more than a client.
                 # AWS_REGION is what Lambda and the other SDKs set; boto3 alone reads only AWS_DEFAULT_REGION.
-                self._session = boto3.session.Session(region_name=self._region or os.environ.get("AWS_REGION"))
-            return self._session.client(service, config=config)
+                core = botocore.session.get_session()
+                core.set_config_variable("metadata_service_num_attempts", METADATA_TRIES)
+                region = self._region or os.environ.get("AWS_REGION")
+                self._session = boto3.session.Session(botocore_session=core, region_name=region)
+            return _finding_credentials(self._session, self._session.client(service, config=config))
         except NoRegionError as error:
             raise BadSettings("no AWS region is set", next_step="set AWS_REGION, or a region in the profile") from error
         except ProfileNotFound as error:
