@@ -151,6 +151,8 @@ def _half(slots: dict[int, Slot], member: Member) -> tuple[Action, ...]:
     """An entry without its place: the place is still open, or it never will be this instance's."""
     slot = slots.get(member.slot)
     is_open = slot is not None and slot.successor_instance == NO_INSTANCE
+    if slot is not None and slot.incarnation < member.incarnation:
+        return ()  # it was entered after the slots were read: nothing is known of it yet
     if slot is not None and is_open and slot.successor_incarnation == member.incarnation:
         return (Guarded(first=_bind(member.run, member)),)
     if slot is not None and slot.incarnation > member.incarnation and slot.holder_incarnation != member.incarnation:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from lambdas.decisions import adoption
+from lambdas.decisions.facts import Facts
 from spotproof.contract import keys, tags
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Node
@@ -14,7 +16,7 @@ from spotproof.contract.orders import slots_of
 from spotproof.contract.runspec import Signals
 from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
 from spotproof.store.table import Update
-from tests.fakes.control import STACK, World, advice, event, notice, state
+from tests.fakes.control import REGION, STACK, World, advice, event, notice, state
 
 MINE = "i-0ffffffffffffff01"
 BY_HAND = {tags.STACK: STACK, tags.RUN: "mini"}
@@ -112,6 +114,28 @@ def test_the_sweep_finishes_an_adoption_that_was_cut_off(moment: str) -> None:
         world.table.write(Update(key=keys.slot("mini", 0), set={"successor_instance": NO_INSTANCE}))
     world.tick()
     assert (world.slot().successor_instance, world.slot().incarnation) == (MINE, slot.incarnation)
+
+
+def test_a_look_that_read_the_slots_before_the_adoption_ends_no_entry() -> None:
+    world = World()
+    world.submit(slots=2)
+    before = world.slots()
+    world.ec2.tag(MINE, tags=dict(BY_HAND))
+    world.deliver(tagged(MINE, world.clock()))
+    member = world.member(MINE)
+    seen = Facts(
+        run="mini",
+        stack=STACK,
+        region=REGION,
+        now=int(world.clock()),
+        head=world.head(),
+        spec=world.stores.specs.read("mini"),
+        slots=before,
+        machines=world.control._reader.machines.of_run(STACK, "mini"),
+        members=(member,),
+    )
+    world.control._apply(adoption.by_look(seen, {slot.slot: slot for slot in before}))
+    assert world.member(MINE).ended_at is None
 
 
 def test_an_instance_never_gets_two_places() -> None:
