@@ -245,6 +245,7 @@ def _stop(history: History, instance: str, action: str) -> None:
     if not history.ec2.instances[instance].is_alive:
         return
     history.ec2.turn(instance, "stopped")
+    history.nodes.life(instance).ends_by = 0.0  # what it had to save is over
     history.nodes.life(instance).frozen = True
     history.emit(state(instance, history.now(), "stopping"))
     history.emit(state(instance, history.now(), "stopped"))
@@ -343,5 +344,6 @@ def resume(history: History) -> None:
     head: Any = history.world.head(RUN)
     if head.status in (RunStatus.PAUSED, RunStatus.BLOCKED):
         history.faults["run resumed by a person"] += 1
+        history.resumed_at, history.watch.recoveries = history.now(), 0  # budgets begin anew
         history.world.stores.heads.move(head, RunStatus.ACTIVE, now=int(history.now()))
         history.world.stores.live.hasten(RUN, due_at=int(history.now()))

@@ -107,6 +107,7 @@ class History:
     _end: float = 0.0
     _calm_looks: int = 0
     out_until: float = 0.0
+    resumed_at: float = 0.0
 
     def __post_init__(self) -> None:
         weather = self.weather
@@ -381,8 +382,8 @@ class History:
         if is_by_hand(self.ec2.instances[instance]):
             self.violations.append(f"{instance} is not ours and has been terminated")
         head = self.world.table.get(keys.head(RUN)) or {}
-        if head.get("status") != RunStatus.ACTIVE:
-            self.lost.add(instance)
+        if head.get("status") != RunStatus.ACTIVE or self.now() - self.resumed_at < LAMBDA_S:
+            self.lost.add(instance)  # a handler that decided before it was resumed may still be at it
 
     def _told_to_leave(self, instance: str) -> None:
         """By an order in HEAD. One that a pause has left there stands for a while after it."""

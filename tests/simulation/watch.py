@@ -109,6 +109,10 @@ class WatchedTable:
         holder, successor = before.get("holder_instance"), before.get("successor_instance")
         if _number(after, "incarnation") <= _number(before, "incarnation"):
             self._vacated(key, before, after)
+            if after.get("successor_instance") != successor:
+                self.claimed_for.pop(
+                    (number, str(after.get("successor_instance"))), None
+                )  # people have put it in again
             if successor is not None and "successor_instance" not in after and holder == after.get("holder_instance"):
                 self.claimed_for.pop((number, str(holder)), None)  # taken back: the holder goes on
                 self.let_go.add(str(successor))
