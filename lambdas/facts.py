@@ -75,7 +75,7 @@ class Reader:
             now=now,
             head=read.head,
             slots=read.slots,
-            sealed=self._sealed(run) if joining or _is_broken(read, losses) else None,
+            sealed=self._sealed(run) if joining or _is_broken(read, losses, now) else None,
             nodes=read.nodes,
             pointer=read.pointer,
             live=read.live,
@@ -184,6 +184,7 @@ def _may_be_left(slot: Slot, lost: frozenset[str]) -> bool:
     return is_late and occupant(slot.successor_instance) is not None
 
 
-def _is_broken(read: Read, losses: Sequence[Loss]) -> bool:
+def _is_broken(read: Read, losses: Sequence[Loss], now: int) -> bool:
     """Whether a run of many nodes has lost one that has no time left: then its membership has to be marked."""
-    return read.head is not None and read.head.slots > 1 and any(loss.deadline_at is None for loss in losses)
+    is_gone = any(loss.deadline_at is None or loss.deadline_at <= now for loss in losses)
+    return is_gone and read.head is not None and read.head.slots > 1

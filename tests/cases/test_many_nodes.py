@@ -99,6 +99,15 @@ def test_MN_02_a_node_with_time_to_flush_is_not_lost_yet_and_is_when_it_ends(tmp
     assert world.head().bad == 1
 
 
+def test_MN_02_a_notice_that_comes_after_its_deadline_is_a_loss(tmp_path: Path) -> None:
+    world = World(folder=tmp_path)
+    _, lost = world.started(slots=2)
+    world.beat_all()
+    world.deliver(notice(lost, world.clock() - 300))
+    assert world.slot(number=1).incarnation == 2
+    assert world.head().bad == 1
+
+
 def test_MN_05_a_replacement_is_taken_while_it_recovers_three_times_and_the_run_goes_on(tmp_path: Path) -> None:
     world = World(folder=tmp_path)
     world.started(slots=2)
