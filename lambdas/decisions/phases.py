@@ -64,10 +64,16 @@ def waste(facts: Facts, slot: Slot) -> tuple[Action, ...]:
     return (Measure(metric=Metric.WASTE_STEPS, value=lost, cause="" if slot.cause is None else slot.cause.value),)
 
 
+def went_on_whole(facts: Facts, before: Node) -> bool:
+    """Whether the membership after the leaver goes on from its last step, whatever it said of its flush."""
+    start = None if facts.sealed is None else facts.sealed.start_step
+    return start is not None and 0 < before.step <= start
+
+
 def flush_seconds(facts: Facts, slot: Slot, before: Node) -> float:
     """From the order, or the claim where another order has replaced it, until the leaver's last step was durable."""
     pointer, head = facts.pointer, facts.head
-    is_pointed = pointer is not None and pointer.step == before.flush_step
+    is_pointed = pointer is not None and pointer.step in (before.flush_step, before.step)
     durable_at = pointer.committed_at if pointer is not None and is_pointed else before.beat_at
     ordered_at = slot.claimed_at or facts.now
     if head is not None and head.order_at and head.order_leavers and slot.slot in slots_of(head.order_leavers):

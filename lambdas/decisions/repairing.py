@@ -158,15 +158,16 @@ def _flush_outcome(facts: Facts, slot: Slot) -> tuple[Action, ...]:
     before = facts.node_of(slot.slot, slot.holder_incarnation, slot.holder_instance)
     if before is None or before.flush is None or slot.cause not in _FLUSHED:
         return ()
-    durable = before.flush is FlushOutcome.COMMITTED
+    whole = phases.went_on_whole(facts, before)  # an upload may outlive what its agent could still say of it
+    durable = whole or before.flush is FlushOutcome.COMMITTED
     told = Tell(
         run=facts.run,
         what=HistoryKind.FLUSHED,
         slot=slot.slot,
         incarnation=slot.holder_incarnation,
         instance=slot.holder_instance,
-        step=before.flush_step,
-        detail=before.flush.value,
+        step=before.step if whole else before.flush_step,
+        detail=FlushOutcome.COMMITTED.value if durable else before.flush.value,
         at=before.beat_at or None,
     )
     if not durable:

@@ -13,7 +13,7 @@ from spotproof.contract import keys
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Pool, to_item
 from spotproof.contract.metrics import Metric
-from spotproof.contract.states import Market, RunStatus
+from spotproof.contract.states import FlushOutcome, Market, NodePhase, RunStatus
 from spotproof.contract.times import Times
 from spotproof.report.model import Stage
 from spotproof.store.stories import story_from
@@ -134,6 +134,20 @@ def test_flush_and_waste_are_measured_at_the_promotion() -> None:
     world.tick()
     assert [value for metric, value, _ in world.meter.seen if metric is Metric.FLUSH] == [0]
     assert world.meter.total(Metric.WASTE_STEPS) == 0
+
+
+def test_a_flush_that_became_durable_after_its_agent_gave_it_up_is_none_that_failed() -> None:
+    world = World()
+    [lost] = world.started()
+    world.deliver(notice(lost, world.clock()))
+    world.beat("mini", lost, NodePhase.DRAINING, step=40, flush=FlushOutcome.FAILED, flush_step=30)
+    world.commit("mini", 40)
+    world.boot()
+    world.join()
+    world.tick()
+    assert (world.meter.total(Metric.FLUSHES_COMMITTED), world.meter.total(Metric.FLUSHES_FAILED)) == (1, 0)
+    [told] = [entry for entry in world.told() if entry.what == HistoryKind.FLUSHED]
+    assert (told.step, told.detail) == (40, "committed")
 
 
 def test_steps_that_are_done_again_are_counted_with_the_cause() -> None:

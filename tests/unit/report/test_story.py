@@ -287,3 +287,38 @@ def test_an_onlookers_mark_needs_no_history() -> None:
     marks = Sources(marks=((ONE, Mark(kind=MarkKind.KILLED, at=BEGIN + 4.0)),))
     story = told(entry(1, K.BOUND, instance=ONE, incarnation=1), sources=marks)
     assert phases(story, ONE) == [(Phase.BOOTING, 1.0, 4.0)]
+
+
+def test_a_flush_that_kept_an_older_commit_is_not_told_at_that_commits_time() -> None:
+    """The checkpoint of step 20 was made by the node before: its time says nothing of this node's flush."""
+    who = {"instance": ONE, "incarnation": 2}
+    found = told(
+        *boot(30, ONE, 2, parked=35, sealed=36, step=20),
+        entry(50, K.NOTICE, cause=Cause.INTERRUPTION, **who),
+        entry(60, K.FLUSHED, step=20, detail="kept-last", **who),
+        sources=Sources(
+            checkpoints=(CheckpointItem(run="mini-gpt", generation=1, step=20, world=1, committed_at=BEGIN),)
+        ),
+    )
+    assert phases(found, ONE)[-1][0] is Phase.FLUSHING
+    assert (Phase.TRAINING, 37.4, 50.0) in phases(found, ONE)
+
+
+def test_a_promotion_is_at_the_moment_at_which_the_node_joined() -> None:
+    """The control plane knows the second of the seal, the node its own moment: the stages must not cross."""
+    who = {"instance": TWO, "incarnation": 2}
+    found = told(
+        entry(0, K.CLAIMED, incarnation=2, instance=ONE, cause=Cause.SILENCE),
+        entry(1, K.BOUND, **who),
+        entry(10, K.PROMOTED, step=40, **who),
+        entry(10.6, K.PARKED, **who),
+        entry(10.9, K.SEALED, **who),
+        entry(11.5, K.RESTORED, **who),
+        entry(11.7, K.FIRST_STEP, **who),
+    )
+    [recovery] = found.recoveries
+    seconds = {span.stage: round(span.seconds, 1) for span in recovery.stages}
+    assert seconds[Stage.BOOT] == 9.6
+    assert seconds[Stage.PARK] == 0.3
+    assert seconds[Stage.RESTORE] == 0.6
+    assert recovery.resumed_step == 40
