@@ -23,10 +23,12 @@ def order_flush(
 ) -> tuple[Action, ...]:
     """The actions that tell the run to flush. The same facts give the same order id, so that a repetition is no news.
 
-    Leavers of an order that not every agent may have read yet stay leavers. The deadline is the new leavers': an
-    earlier one would take seconds from their flush. Older leavers are not named again: they leave already, and where
-    one of them has been replaced since, its slot's number would mean the node that has just come.
+    Leavers of an order that not every agent may have read yet stay leavers, and the later deadline counts: an earlier
+    one would take seconds from a flush, and one that passes before it is read means nobody. (Whoever is interrupted has
+    its own from its metadata.) Older leavers are not named again: they leave already, and where one of them has been
+    replaced since, its slot's number would mean the node that has just come.
     """
+    deadline_at = until(facts, deadline_at)
     everybody = leavers | _unheard_leavers(facts.head, facts.now)
     order = FlushOrder(
         order=order_id(facts.run, kind, deadline_at, everybody), kind=kind, deadline_at=deadline_at, leavers=everybody
@@ -47,6 +49,12 @@ def extra_checkpoint(facts: Facts, *, kind: NoticeKind, cause: Cause) -> tuple[A
     if facts.head is None or (facts.head.order is not None and (facts.head.order_deadline_at or 0) > facts.now):
         return ()
     return order_flush(facts, kind=kind, cause=cause, leavers=frozenset(), deadline_at=facts.now + NOTICE_S)
+
+
+def until(facts: Facts, deadline_at: int) -> int:
+    """The deadline of an order that is given now for this one."""
+    unheard = _unheard_leavers(facts.head, facts.now)
+    return max(deadline_at, (facts.head.order_deadline_at or 0) if unheard and facts.head is not None else 0)
 
 
 def standing_leavers(head: Head | None, now: int) -> frozenset[int]:

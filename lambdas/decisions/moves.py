@@ -26,7 +26,7 @@ from lambdas.decisions.actions import (
     Withdraw,
 )
 from lambdas.decisions.facts import Facts, Machine, occupant
-from lambdas.decisions.flush import order_flush, standing_leavers
+from lambdas.decisions.flush import order_flush, standing_leavers, until
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract import limits
 from spotproof.contract.history import AHEAD, HistoryKind
@@ -156,6 +156,7 @@ def _released(facts: Facts, head: Head, waiting: Sequence[Slot]) -> tuple[Action
             deadline_at = head.order_deadline_at or deadline_at
         elif deadline_at > facts.now:
             kind = KINDS.get(cause, NoticeKind.MAINTENANCE)
+            deadline_at = until(facts, deadline_at)
             actions += order_flush(facts, kind=kind, cause=cause, leavers=leavers, deadline_at=deadline_at)
         actions += [_release(facts, slot, deadline_at) for slot in same]
         if actions:

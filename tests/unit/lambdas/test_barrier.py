@@ -103,3 +103,14 @@ def test_a_notice_that_comes_when_the_successor_has_joined_tells_nobody_to_leave
     world.deliver(notice(lost, warned_at))
     assert slots_of(world.head().order_leavers or "0") == frozenset()
     assert world.slot().holder_instance != lost
+
+
+def test_an_order_that_is_replaced_before_it_was_read_keeps_its_deadline() -> None:
+    world = World()
+    one, other = world.started(slots=2)
+    world.deliver(notice(one, world.clock()))
+    before = world.head().order_deadline_at
+    world.clock.advance(1)
+    world.deliver(notice(other, world.clock() - 118))
+    assert slots_of(world.head().order_leavers or "0") == frozenset({0, 1})
+    assert world.head().order_deadline_at == before, "one that is past in a second would be heard by nobody"
