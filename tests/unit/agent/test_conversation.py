@@ -52,6 +52,7 @@ from spotproof.contract.protocol import (
 )
 from spotproof.contract.runspec import Budgets, Pools, RunSpec
 from spotproof.contract.states import FlushOutcome, NodePhase, NoticeKind, SaveKind
+from spotproof.contract.times import Moment, times_of
 from spotproof.errors import ArenaRefused, BadSettings, NoLoadableCheckpoint, Superseded, Unavailable
 from spotproof.plan.candidates import Source as Candidates
 
@@ -612,3 +613,26 @@ def test_a_beat_is_small(desk: Desk) -> None:
     item = {name: value for name, value in to_item(node).items() if name not in ("run", "slot", "incarnation")}
     size = sum(len(name) + len(str(value)) for name, value in item.items())
     assert size <= 200 - len("pkNODE#r#0skNODE#0000#000001")
+
+
+def test_the_first_restore_and_the_first_step_are_moments_of_the_nodes_start(desk: Desk) -> None:
+    desk.now_.passed(Moment.PARKED)
+    desk.at += 3
+    desk.now_.passed(Moment.JOINED)
+    desk.at += 2
+    trainer = desk.connect(Role.TRAINER)
+    desk.say(trainer, WantRestore())
+    desk.at += 1
+    desk.say(trainer, Progress(step=1))
+    desk.at += 1
+    desk.say(trainer, Progress(step=2))
+    start = int(NOW * 1000)
+    assert times_of(desk.nodes.beats[-1].times or "").at_ms == (start, start + 3000, start + 5000, start + 6000)
+
+
+def test_an_agent_that_was_started_again_tells_no_half_start(desk: Desk) -> None:
+    """It finds its membership sealed and its trainer at work: the moments before are not its own to tell."""
+    trainer = desk.connect(Role.TRAINER)
+    desk.say(trainer, WantRestore())
+    desk.say(trainer, Progress(step=41))
+    assert desk.nodes.beats[-1].times is None
