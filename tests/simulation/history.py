@@ -45,6 +45,7 @@ LAMBDA_S = 60.0
 VISIBILITY_S = 120.0
 RECEIVES = 5
 QUIET_S = 30 * 60
+NODES_LOOK_S = 5  # an order that a later one replaces has been read by then (lambdas.decisions.flush.HEARD_S)
 PREWARM_KEEP_S = 400.0
 GANG_PATIENCE_S = 120.0
 CLEAN_QUIET_S = 5 * 60  # nothing failed, so nothing is left for the slow rules
@@ -157,7 +158,7 @@ class History:
         if weather.gang or weather.failback_s:
             self._shape()
         self._every(60, self._sweep)
-        self._every(10 if weather.clean else 5, self._act)
+        self._every(NODES_LOOK_S, self._act)
         self._run_until(START + 150)
         blows.schedule(self)
         self._run_until(self.now() + weather.length_s)
@@ -415,6 +416,6 @@ class History:
     def _every(self, period_s: float, act: Callable[[], None]) -> None:
         def again() -> None:
             act()
-            self.at(self.now() + period_s * (3 if self.quiet and period_s < 60 else 1), again, routine=True)
+            self.at(self.now() + period_s, again, routine=True)
 
         self.at(self.now() + period_s, again, routine=True)
