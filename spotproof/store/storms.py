@@ -1,4 +1,4 @@
-"""How many nodes the stack starts for advice alone: in a storm of advice, when a whole pool is shaky, no more of them."""
+"""Nodes that the stack starts for advice alone, counted: in a storm, when a whole pool is shaky, there are no more."""
 
 from __future__ import annotations
 

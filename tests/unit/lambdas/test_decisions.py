@@ -67,7 +67,7 @@ def test_the_flush_order_comes_before_the_claim() -> None:
     actions = losses.decide(facts(HELD), [loss()])
     kinds = [type(action.first if isinstance(action, Guarded) else action) for action in actions]
     assert kinds.index(OrderFlush) < kinds.index(Claim)
-    assert [type(action) for action in orders(actions)[0].then][0] is SendFlush
+    assert type(orders(actions)[0].then[0]) is SendFlush
 
 
 def test_losses_of_a_batch_are_one_order_with_all_leavers_and_the_earliest_deadline() -> None:
