@@ -107,15 +107,19 @@ class Reader:
         launches = self.stores.launches.recent(run)
         unfinished = [launch for launch in launches if launch.state is not LaunchState.CLOSED]
         foreign = any(launch.launch not in own for launch in unfinished)
-        spec = self.stores.specs.read(run)
+        head, spec, pointer = self.stores.many.basis(run)
         is_gang = spec is not None and spec.pools.gang  # what it lacks is asked for where its nodes are
-        return replace(
-            self.of_head(run, now=now),
+        return Facts(
+            run=run,
+            stack=self.stack,
+            region=self.region,
+            now=now,
+            head=head,
             spec=spec,
             slots=self.stores.slots.list(run),
             launches=launches,
             pools=self.stores.pools.list(self.region),
-            pointer=self.stores.pointers.read(run),
+            pointer=pointer,
             machines=self.machines.of_run(self.stack, run) if foreign or is_gang else (),
             launches_per_hour=self.launches_per_hour,
         )

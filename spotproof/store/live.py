@@ -13,7 +13,7 @@ from spotproof.contract import keys
 from spotproof.contract.items import Live, from_item, to_item
 from spotproof.contract.limits import LIVE_SHARDS, SWEEP_PERIOD_S
 from spotproof.errors import Lost
-from spotproof.store.table import Absent, AnyOf, Delete, Eq, Gt, Put, Table, Update
+from spotproof.store.table import Absent, AnyOf, Delete, Eq, Gt, Table, Update
 
 __all__ = ["TURNS", "LiveIndex"]
 
@@ -73,7 +73,7 @@ class LiveIndex:
         self._table.transact(
             [
                 Delete(key=keys.live(seen.run), when=Eq("due_at", seen.due_at)),
-                Put(key=keys.resting(seen.run), item=to_item(entry)),
+                Update(key=keys.resting(seen.run), set=to_item(entry)),
             ]
         )
 

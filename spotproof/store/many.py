@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from spotproof.contract import keys
 from spotproof.contract.items import Head, History, Live, Member, Node, PointerItem, Slot, from_item, to_item
 from spotproof.contract.limits import HISTORY_TTL_S
+from spotproof.contract.runspec import RunSpec
 from spotproof.store.history import name_of
 from spotproof.store.nodes import node_of
+from spotproof.store.spec import spec_of
 from spotproof.store.table import BulkTable, Item, Key
 
 __all__ = ["Asked", "Many", "Read"]
@@ -56,6 +58,15 @@ class Many:
         wanted = [(one, _keys(one)) for one in asked]
         items = iter(self._table.get_many([key for _, of_run in wanted for key in of_run]))
         return {one.run: _read(one, [next(items) for _ in of_run]) for one, of_run in wanted}
+
+    def basis(self, run: str) -> tuple[Head | None, RunSpec | None, PointerItem | None]:
+        """Return a run's head, spec and pointer."""
+        head, spec, pointer = self._table.get_many([keys.head(run), keys.spec(run), keys.pointer(run)])
+        return (
+            None if head is None else from_item(Head, head),
+            None if spec is None else spec_of(spec),
+            None if pointer is None else from_item(PointerItem, pointer),
+        )
 
     def tell(self, entries: Sequence[tuple[History, str]]) -> None:
         """Write timeline entries, each with its id ("": what happened, to whom). The same (time, id) is one entry."""

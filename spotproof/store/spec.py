@@ -7,7 +7,7 @@ from spotproof.contract.runspec import RunSpec
 from spotproof.errors import Lost
 from spotproof.store.table import Absent, Item, Put, Table
 
-__all__ = ["Specs"]
+__all__ = ["Specs", "spec_of"]
 
 
 class Specs:
@@ -25,14 +25,15 @@ class Specs:
         try:
             self._table.write(Put(key=keys.spec(spec.run), item=document, when=Absent("pk")))
         except Lost as lost:
-            if lost.current is None or _spec(lost.current) != spec:
+            if lost.current is None or spec_of(lost.current) != spec:
                 raise
 
     def read(self, run: str) -> RunSpec | None:
         """Return the spec, or None: a run of hand-tagged instances only, nothing is launched for it."""
         item = self._table.get(keys.spec(run))
-        return None if item is None else _spec(item)
+        return None if item is None else spec_of(item)
 
 
-def _spec(item: Item) -> RunSpec:
+def spec_of(item: Item) -> RunSpec:
+    """Return the spec that an item of the table holds."""
     return runspec.parse({name: value for name, value in item.items() if name not in (keys.PK, keys.SK)})
