@@ -63,7 +63,7 @@ SCENARIO: Final = Scenario(
     says=f"{SLOTS} nodes: rank 0's is interrupted, and another one dies silently during that recovery",
     plan=dataclasses.replace(
         PLAN,
-        patience_s=120.0,
+        patience_s=180.0,
         notice_s=30.0,
         spec={"slots": SLOTS, "environment": ["GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1"]},
     ),

@@ -20,7 +20,7 @@ from typing import Self
 
 from spotproof.contract.items import NO_INSTANCE, Generation, Head, Member, Node, PointerItem
 from spotproof.contract.orders import FlushOrder
-from spotproof.contract.runspec import CheckpointPolicy, Liveness, Pools, RunSpec
+from spotproof.contract.runspec import Budgets, CheckpointPolicy, Liveness, Pools, RunSpec
 from spotproof.contract.states import Cause, NoticeKind, RunStatus
 from spotproof.rendezvous.decide import members_of
 from spotproof.store.head import Heads
@@ -87,7 +87,7 @@ class Region:
             machine.trainer.wait()
         self.stack.close()
 
-    def submit(self, plan: Plan, *, slots: int, ranks: int = 1, every_steps: int = 5) -> None:
+    def submit(self, plan: Plan, *, slots: int, ranks: int = 1, every_steps: int = 5, failures: int = 3) -> None:
         """Submit the run, with `ranks` on each node, and launch a node for each slot."""
         torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
         words = (*torchrun, "-m", "tests.fakes.toy_ddp", as_argument(plan))
@@ -99,6 +99,7 @@ class Region:
             pools=Pools(types=("g5.xlarge",)),
             checkpoint=CheckpointPolicy(every_s=3600, every_steps=every_steps),
             liveness=Liveness(heartbeat_s=1, silence_s=5),
+            budgets=Budgets(trainer_failures=failures),
             environment=("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1"),
         )
         Specs(self.table).create(spec)
@@ -204,7 +205,7 @@ class Region:
         """The newest beat of a machine."""
         return Nodes(self.table).read(RUN, machine.slot, machine.incarnation)
 
-    def until(self, holds: Callable[[], object], what: str, *, limit_s: float = 90.0) -> None:
+    def until(self, holds: Callable[[], object], what: str, *, limit_s: float = 180.0) -> None:
         """Wait; fails with the machines' logs."""
         until = time.monotonic() + limit_s
         while not holds():

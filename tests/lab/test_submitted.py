@@ -48,7 +48,7 @@ def curve(log: Path) -> dict[tuple[int, int], tuple[str, list[int]]]:
 def uninterrupted(plan: Plan, ranks: int) -> None:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run([*argv, "-m", "tests.fakes.toy_ddp", as_argument(plan)], check=True, env=environ, timeout=90)
+    subprocess.run([*argv, "-m", "tests.fakes.toy_ddp", as_argument(plan)], check=True, env=environ, timeout=180)
 
 
 def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(region: Region, tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(re
 
 def test_a_training_that_always_fails_ends_by_its_budget_on_every_node(region: Region, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    region.submit(Plan(log=str(log), steps=60, raise_at=12), slots=2, every_steps=10)
+    region.submit(Plan(log=str(log), steps=60, raise_at=6), slots=2, every_steps=4, failures=2)
     for machine in region.machines.values():
         region.until(lambda: machine.trainer.poll() is not None, "the launcher ends")  # noqa: B023 - at once
         assert machine.trainer.returncode == 1
         node = region.node(machine)
         assert node is not None
         assert (node.phase, node.exit_code) == (NodePhase.FAILED, 1)
-    begun = [line["step"] for line in lines(log) if line["step"] == 12 and line["rank"] == 0]
-    assert 3 <= len(begun) <= 4
+    begun = [line["step"] for line in lines(log) if line["step"] == 6 and line["rank"] == 0]
+    assert len(begun) == 3  # the first one had made progress; torchrun alone would never stop
 
 
 def test_MN_all_nodes_get_their_notice_at_once_and_not_one_step_is_lost(region: Region, tmp_path: Path) -> None:
