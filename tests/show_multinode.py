@@ -93,6 +93,13 @@ def pages() -> str:
     return f"docs/multi-node.md, {len(text.split())} words"
 
 
+def submitted() -> str:
+    passed = passed_tests("m8-submitted", "test_", where=("tests/lab/test_submitted.py",))
+    argv = [sys.executable, "-m", "rehearsal", "--scenario", "many-nodes"]
+    played = must_pass("m8-rehearsal", argv, limit_s=900).output.strip().splitlines()[-1]
+    return f"{len(passed)} runs of agents and torchrun by hand; rehearsal: {played}"
+
+
 PROMISES = (
     Promise(number=1, says="recovery table beside torch's own rendezvous", check=recovery_table),
     Promise(number=2, says="the twelve pitfalls", check=pitfalls),
@@ -101,6 +108,7 @@ PROMISES = (
     Promise(number=5, says="generations in seeded weather", check=simulation),
     Promise(number=6, says="cases MN-*, CW-06, CW-13", check=cases),
     Promise(number=7, says="the page", check=pages),
+    Promise(number=8, says="submitted runs of many nodes", check=submitted),
 )
 
 
