@@ -222,7 +222,7 @@ def _lose(history: History, instance: str) -> None:
 def _wake(history: History, instance: str) -> None:
     life = history.nodes.life(instance)
     if life.frozen and history.ec2.instances[instance].is_alive:
-        life.frozen, life.woke = False, True
+        life.frozen, life.woke, life.woke_at = False, True, history.now()
         history.faults["old node wakes up"] += 1
 
 

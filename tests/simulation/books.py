@@ -71,7 +71,8 @@ def _filled(history: History, head: Head) -> list[str]:
 def _is_spent(history: History) -> bool:
     """Whether there is a budget that can be spent. A launch that was paid for and not made costs as well."""
     limit = history.weather.launch_limit or SETTINGS.launches_per_hour
-    return history.weather.small_budget or history.watch.attempts + _uncounted(history) >= limit
+    paid = history.watch.attempts + history.watch.launches_lost + _uncounted(history)
+    return history.weather.small_budget or paid >= limit
 
 
 def _moves(history: History, slot: Slot) -> bool:

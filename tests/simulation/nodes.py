@@ -45,6 +45,7 @@ class Life:
     dismissed: bool = False  # a person has paused or stopped the run
     dies_booting: bool = False
     frozen: bool = False
+    woke_at: float = 0.0
     woke: bool = False  # just now: it goes on where it was, before it looks at anything
     failing: bool = False
     notice_until: float | None = None  # EC2 has told the node (its metadata) that it will go then
@@ -346,6 +347,8 @@ class Nodes:
             causes = {self.watch.claimed_for.get((int(number), instance), ""), str(slots[int(number)].cause)}
             if causes & UNHEARD or (life.flush is not None and life.flush.is_final):
                 continue
+            if life.woke_at > (slots[int(number)].claimed_at or 0):
+                continue  # it slept when it was told to leave
             until = None if life.ends_by is None else life.ends_by + JOIN_AFTER_DEADLINE_S - SKEW_S - 1
             if until is None or self.clock() < until:
                 self.violations.append(f"slot {number}: sealed over {instance}, which could still save")

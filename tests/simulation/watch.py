@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.keys import Key
+from spotproof.errors import Lost
 from spotproof.store.table import BulkTable, Check, Item, Op, Write
 
 FAILBACK: Final = "failback"
@@ -37,6 +38,7 @@ class WatchedTable:
         self.vacated: set[str] = set()
         self._causes: dict[str, str] = {}  # by `slot:incarnation`
         self.attempts = 0  # launches that were intended
+        self.launches_lost = 0  # launches that another handler was faster with
         self.recoveries = 0  # launches with instances for a slot that had a holder, since the newest commit
         self.most_recoveries = 0
 
@@ -58,7 +60,11 @@ class WatchedTable:
         if op.key.pk.startswith("HIST#"):
             return self._table.write(op)
         before = self._table.get(op.key)
-        after = self._table.write(op)
+        try:
+            after = self._table.write(op)
+        except Lost:
+            self.launches_lost += op.key.sk.startswith("LAUNCH#")
+            raise
         self._looked(op.key, before, after)
         return after
 
