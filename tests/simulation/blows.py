@@ -109,7 +109,7 @@ def drill(history: History) -> None:
         history.faults["drill"] += 1
         history.lost.add(instance)
         life = history.nodes.life(instance)
-        life.ends_by = life.ends_by or history.now() + NOTICE_S
+        life.ends_by = history.now() + NOTICE_S if life.ends_by is None else life.ends_by
         told = event("Spotproof Drill", instance=instance, at=history.now(), **{"instance-action": "terminate"})
         history.emit({**told, "source": "spotproof.drill"})
 
@@ -161,7 +161,7 @@ def _untag(history: History, instance: str) -> None:
     history.faults["tag taken off by hand"] += 1
     history.lost.add(instance)
     life = history.nodes.life(instance)
-    life.ends_by = life.ends_by or history.now() + NOTICE_S
+    life.ends_by = history.now() + NOTICE_S if life.ends_by is None else life.ends_by
     del history.ec2.instances[instance].tags["spotproof:run"]
     _tags_changed(history, instance)
 
