@@ -32,6 +32,7 @@ class Dropped:
             "AWS::Scheduler::Schedule": self.schedule,
             "AWS::Events::Rule": self.rule,
             "AWS::SSM::Document": self.document,
+            "AWS::IAM::Role": self.role,
         }
 
     def undo(self, resource: Resource) -> None:
@@ -154,6 +155,11 @@ class Dropped:
         for target in resource.model.targets:
             if "RetryPolicy" in target:
                 target["RetryPolicy"] = _whole_numbers(target["RetryPolicy"])
+
+    def role(self, resource: Resource) -> None:
+        """Its inline policies, which moto leaves as they were when a stack is deployed again."""
+        for one in resource.properties.get("Policies") or []:
+            resource.model.put_policy(one["PolicyName"], one["PolicyDocument"])
 
     def document(self, resource: Resource) -> None:
         """moto keeps an object where the API has text: GetDocument and the document's hash need the text."""

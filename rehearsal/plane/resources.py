@@ -163,6 +163,7 @@ def install(deployed: Deployed) -> Callable[[], None]:
     def update(
         logical_id: str, resource_json: Properties, resources_map: Any, account_id: str, region_name: str
     ) -> Any:
+        resource_json = _in_place(resource_json, resources_map[logical_id])
         made = original["parse_and_update_resource"](logical_id, resource_json, resources_map, account_id, region_name)
         if made is not None:
             deployed.note(made, resources_map["AWS::StackName"], resolved(resource_json, resources_map))
@@ -176,6 +177,13 @@ def install(deployed: Deployed) -> Callable[[], None]:
             setattr(parsing, name, function)
 
     return uninstall
+
+
+def _in_place(resource_json: Properties, before: Any) -> Properties:
+    """A rule's update as CloudFormation does it: moto makes another one under another name, and policies forget it."""
+    if resource_json["Type"] != "AWS::Events::Rule":
+        return resource_json
+    return resource_json | {"Properties": resource_json.get("Properties", {}) | {"Name": before.name}}
 
 
 def resolved(resource_json: Properties, resources_map: Any) -> Properties:
