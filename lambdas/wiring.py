@@ -35,6 +35,7 @@ from lambdas.effects.quotes import Quotes
 from lambdas.effects.ssm import PATIENCE, Commands
 from lambdas.effects.stores import stores_of
 from lambdas.facts import Reader
+from lambdas.sweeping import Sweeper
 from spotproof.contract import limits, names
 from spotproof.contract.messages import Ignored, Message, Repair
 from spotproof.contract.metrics import Metric
@@ -146,15 +147,11 @@ class Control:
 
     def sweep(self) -> int:
         """Enqueue every run that is due and return how many were."""
-        now = self._now()
-        entries = self._stores.live.watched()
-        watched = [entry.run for entry in entries if entry.due_at <= now]
-        due = list(dict.fromkeys((*watched, *(entry.run for entry in self._stores.live.resting(now=now)))))
-        self._parts.queue.put(due)
-        self._meter.add(Metric.RUNS_LIVE, len(entries))
-        self._meter.flush()
-        self._log.info("swept", extra={"live": len(entries), "due": len(due)})
-        return len(due)
+        parts = self._parts
+        sweeper = Sweeper(
+            live=self._stores.live, queue=parts.queue, meter=self._meter, log=self._log, clock=parts.clock
+        )
+        return sweeper.sweep()
 
     def _parsed(self, body: str) -> Message | Ignored:
         now = self._now()

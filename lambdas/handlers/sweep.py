@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lambdas import wiring
+from lambdas import sweeping
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:  # noqa: ARG001 - a schedule says nothing
     """Lambda's entry."""
-    return {"due": wiring.control().sweep()}
+    return {"due": sweeping.sweeper().sweep()}

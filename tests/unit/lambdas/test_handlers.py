@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lambdas import wiring
+from lambdas import sweeping, wiring
 from spotproof.contract.metrics import Metric
 from spotproof.contract.names import FUNCTIONS
 from spotproof.contract.settings import ControlSettings
@@ -51,6 +51,7 @@ def batch(*bodies: Any) -> dict[str, Any]:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(wiring, "control", lambda: world.control)
+    monkeypatch.setattr(sweeping, "sweeper", lambda: world.control)
     return world
 
 

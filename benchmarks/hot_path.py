@@ -1,0 +1,311 @@
+"""From a notice to CreateFleet, beside a bare boto3 CreateFleet to the same emulator; imports and the bundle's size.
+
+    python benchmarks/hot_path.py [--check] [--samples 9]
+
+An emulated account in a process of its own, whose answers take at least as long as those of AWS: 5 ms for DynamoDB and
+a second for a fleet. Each sample is one bare call, then one interruption warning that goes the whole way through the
+handler: `handed over` is the time until our CreateFleet has left the process, `answered` until its answer is back. Both
+are warm. The emulator alone, without those latencies, is shown too: there a fleet takes as long as three reads of
+DynamoDB, which it does nowhere else. Import cost is CPU of a new process with all of its bytecode cached, each handler
+with the clients that it uses beside boto3 with the same clients, in turn. Only ratios are quoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from spotproof.cli import submit
+from spotproof.contract.items import NO_INSTANCE
+from spotproof.contract.runspec import Placement, Pools, RunSpec
+from spotproof.contract.settings import ControlSettings
+from spotproof.store.clients import Clients
+from spotproof.store.dynamo import DynamoTable
+from spotproof.store.slots import Slots
+from tests.fakes.control import ACCOUNT, IMAGE, REGION, notice
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+MOST_OF_BARE, AIM_OF_BARE, MOST_OF_IMPORT, MOST_BYTES = 2.0, 1.3, 1.3, 1_500_000
+WARM_UPS: Final = 3
+SERVER: Final = """
+import io, re, sys, time
+sys.path.insert(0, {root!r})
+import tests.fakes.moto_server as fake
+takes_s, fleet_s, locked = {takes_s!r}, {fleet_s!r}, fake.behind_one_lock
+
+def as_long_as_aws(app):
+    inner = locked(app)
+    def answer(environ, start):
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        scope = re.search("/([a-z0-9-]+)/aws4_request", environ.get("HTTP_AUTHORIZATION", ""))
+        is_fleet = b"Action=CreateFleet" in body
+        time.sleep(fleet_s if is_fleet else takes_s.get(scope.group(1) if scope else "", 0.0))
+        return inner(environ, start)
+    return answer
+
+fake.behind_one_lock = as_long_as_aws
+with fake.moto_server() as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
+# What an answer takes on AWS, at least; the emulator's own time comes on top. An instant fleet takes longer than this.
+TAKES_S: Final = {"dynamodb": 0.005, "ec2": 0.1, "ssm": 0.1, "sns": 0.02, "sqs": 0.01}
+FLEET_S: Final = 1.0
+# What each handler calls on its way; the clients of a notice, and those of the sweep.
+HANDLERS: Final = {
+    "interruption": ("dynamodb", "ec2", "ssm"),
+    "signals": ("dynamodb", "ec2", "ssm"),
+    "sweep": ("dynamodb", "sqs"),
+    "repair": ("dynamodb", "ec2", "ssm", "s3"),
+}
+OURS: Final = """
+import sys; sys.path.insert(0, {root!r})
+import lambdas.handlers.{name}
+from spotproof.store.clients import Clients
+clients = Clients(region="us-east-1")
+[clients.get(service) for service in {services!r}]
+import time; print(time.process_time())
+"""
+BARE: Final = """
+import boto3
+[boto3.client(service, region_name="us-east-1") for service in {services!r}]
+import time; print(time.process_time())
+"""
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """When this process's newest CreateFleet left it, and when its answer was back."""
+
+    left_at: float = 0.0
+    back_at: float = 0.0
+
+    def watch(self, client: Any) -> None:
+        client.meta.events.register("before-send.ec2.CreateFleet", self._left)
+        client.meta.events.register("after-call.ec2.CreateFleet", self._back)
+
+    def _left(self, **_: Any) -> None:
+        self.left_at = time.perf_counter()
+
+    def _back(self, **_: Any) -> None:
+        self.back_at = time.perf_counter()
+
+
+@dataclass(slots=True)
+class Samples:
+    """Seconds: the bare call, and ours from the message on."""
+
+    bare: list[float] = field(default_factory=list)
+    handed_over: list[float] = field(default_factory=list)
+    answered: list[float] = field(default_factory=list)
+
+    def ratio(self, ours: list[float]) -> float:
+        """The median of the samples' own ratios."""
+        return statistics.median(mine / other for mine, other in zip(ours, self.bare, strict=True))
+
+
+@contextmanager
+def emulator(*, as_aws: bool) -> Iterator[str]:
+    """The endpoint of an emulated account that shares nothing with this process, and takes as long as AWS or not."""
+    takes_s, fleet_s = (TAKES_S, FLEET_S) if as_aws else ({}, 0.0)
+    script = SERVER.format(root=str(ROOT), takes_s=takes_s, fleet_s=fleet_s)
+    server = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdin is not None
+    try:
+        yield server.stdout.readline().strip()
+    finally:
+        server.stdin.close()
+        server.wait(timeout=20)
+        server.stdout.close()
+
+
+def measured(url: str, samples: int) -> Samples:
+    """Bare and ours in turn."""
+    credentials = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": REGION}
+    os.environ.update({"AWS_ENDPOINT_URL": url, **credentials})
+    import boto3
+
+    from lambdas import wiring
+
+    clients = Clients(region=REGION)
+    settings, placement = account(clients)
+    os.environ.update(settings.to_env())
+    for handler in wiring.logger.handlers:
+        handler.stream = StringIO()  # type: ignore[attr-defined] #  # written as always, and not onto this terminal
+    control, watch = wiring.control(), Stopwatch()
+    watch.watch(wired_ec2(control))
+    bare = boto3.client("ec2", region_name=REGION)
+    table, found = DynamoTable(clients.dynamodb, settings.table), Samples()
+    for number in range(samples + WARM_UPS):
+        lost, run = begun(control, table, placement)
+        request = last_request(table, run)
+        began_at = time.perf_counter()
+        bare.create_fleet(ClientToken=uuid.uuid4().hex, **request)
+        bare_s = time.perf_counter() - began_at
+        body = json.dumps(notice(lost, time.time()))
+        began_at = time.perf_counter()
+        with redirect_stdout(StringIO()):
+            failures = control.handle({"m": body}, until=time.time() + 60)
+        slot = Slots(table).read(run, 0)
+        assert failures == {}
+        assert slot is not None
+        assert slot.successor_instance not in (None, NO_INSTANCE), "the notice has launched its replacement"
+        if number >= WARM_UPS:
+            found.bare.append(bare_s)
+            found.handed_over.append(watch.left_at - began_at)
+            found.answered.append(watch.back_at - began_at)
+    return found
+
+
+def wired_ec2(control: Any) -> Any:
+    """The client with which the handler makes fleets."""
+    lazy = control._parts.effects.fleet._client  # noqa: SLF001 - a stopwatch at the handler's own client
+    return lazy._clients.get(lazy._service)  # noqa: SLF001
+
+
+def account(clients: Clients) -> tuple[ControlSettings, Placement]:
+    """What a deployment makes, as far as this path needs it."""
+    name = f"hot-{uuid.uuid4().hex[:8]}"
+    kinds = [{"AttributeName": one, "AttributeType": "S"} for one in ("pk", "sk")]
+    keys = [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}]
+    clients.dynamodb.create_table(
+        TableName=name, KeySchema=keys, AttributeDefinitions=kinds, BillingMode="PAY_PER_REQUEST"
+    )
+    settings = ControlSettings(
+        stack=name,
+        table=name,
+        bucket=name,
+        region=REGION,
+        account=ACCOUNT,
+        document="flush",
+        document_version="1",
+        topic=clients.sns.create_topic(Name=name)["TopicArn"],
+        repair_queue=clients.sqs.create_queue(QueueName=name)["QueueUrl"],
+        launches_per_hour=100_000,
+    )
+    vpc = clients.ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnets = {}
+    for number, zone in enumerate(("a", "b", "c")):
+        made = clients.ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{number}.0/24", AvailabilityZone=f"{REGION}{zone}")
+        subnets[made["Subnet"]["SubnetId"]] = f"{REGION}{zone}"
+    image = clients.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    template = clients.ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData={"ImageId": image})
+    return settings, Placement(
+        template=template["LaunchTemplate"]["LaunchTemplateId"],
+        template_version="1",
+        subnets=tuple(f"{subnet}={zone}" for subnet, zone in subnets.items()),
+    )
+
+
+def begun(control: Any, table: DynamoTable, placement: Placement) -> tuple[str, str]:
+    """A run with its node; returns instance and run."""
+    run = f"run-{uuid.uuid4().hex[:8]}"
+    pools = Pools(types=("g5.xlarge", "g6.xlarge"))
+    spec = RunSpec(run=run, image=IMAGE, command=("c",), pools=pools, placement=placement)
+    submit.write(spec, table, now=int(time.time()))
+    with redirect_stdout(StringIO()):
+        assert control.handle({"m": json.dumps({"repair": run})}, until=time.time() + 60) == {}
+    slot = Slots(table).read(run, 0)
+    assert slot is not None
+    return str(slot.successor_instance), run
+
+
+def last_request(table: DynamoTable, run: str) -> dict[str, Any]:
+    """The request that the run's own launch made: the bare call asks for the same."""
+    from spotproof.store.launches import Launches
+
+    request: dict[str, Any] = json.loads(Launches(table).recent(run)[-1].request)
+    return request
+
+
+def samples_of(samples: int, *, as_aws: bool) -> Samples:
+    """Measured on a fresh emulator."""
+    from lambdas import wiring
+
+    wiring.control.cache_clear()
+    with emulator(as_aws=as_aws) as url:
+        return measured(url, samples)
+
+
+def imports(samples: int) -> dict[str, float]:
+    """For each handler: CPU of importing it and making its clients, over boto3 with the same clients."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name, services in HANDLERS.items():
+            ours, bare = OURS.format(root=str(ROOT), name=name, services=services), BARE.format(services=services)
+            cpu_s(ours, cache), cpu_s(bare, cache)  # fills the cache
+            ratios = [cpu_s(ours, cache) / cpu_s(bare, cache) for _ in range(samples)]
+            found[name] = statistics.median(ratios)
+    return found
+
+
+def cpu_s(script: str, cache: str) -> float:
+    """CPU seconds of a new process that runs the script with the bytecode in `cache`."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = cache
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    return float(done.stdout)
+
+
+def bundle_bytes() -> int | None:
+    """The functions' zip; None where the wheel cache has not been made."""
+    from cdk_app import bundling
+
+    if not list(bundling.WHEELS.glob("*.whl")):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        target, archive = Path(folder, "bundle"), Path(folder, "bundle.zip")
+        target.mkdir()
+        bundling.bundle(target)
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+            for path in sorted(target.rglob("*")):
+                packed.write(path, path.relative_to(target))
+        return archive.stat().st_size
+
+
+def main() -> None:
+    """Measure and print, one JSON line last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=9)
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bound is broken")
+    given = parser.parse_args()
+    found = samples_of(given.samples, as_aws=True)
+    numbers: dict[str, float] = {
+        "handed over, times bare": found.ratio(found.handed_over),
+        "answered, times bare": found.ratio(found.answered),
+    }
+    numbers |= {f"import of {name}, times boto3": ratio for name, ratio in imports(max(3, given.samples // 2)).items()}
+    alone = samples_of(max(3, given.samples // 3), as_aws=False)
+    size = bundle_bytes()
+    bounds = dict.fromkeys(numbers, MOST_OF_IMPORT) | dict.fromkeys(list(numbers)[:2], MOST_OF_BARE)
+    for what, count in numbers.items():
+        print(f"{what:36} {count:6.2f}  {'ok' if count <= bounds[what] else 'BROKEN'}, bound {bounds[what]}")
+    raw = alone.ratio(alone.answered)
+    print(f"{'answered, emulator without latencies':36} {raw:6.2f}  its fleet takes no longer than a few reads")
+    print(f"{'bundle, bytes zipped':36} {size or 'not measured: run make setup'}  bound {MOST_BYTES:,}")
+    broken = [what for what, count in numbers.items() if count > bounds[what]]
+    broken += ["bundle"] if size is not None and size > MOST_BYTES else []
+    print(json.dumps({**{what: round(count, 3) for what, count in numbers.items()}, "bundle_bytes": size}))
+    sys.exit(1 if given.check and broken else 0)
+
+
+if __name__ == "__main__":
+    main()
