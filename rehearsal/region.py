@@ -164,6 +164,7 @@ class Region:
             ("events", "PutEvents"): self.bus.put_events,
             **compute.verbs(),
             **self.commands.verbs(),
+            **self.stacks.verbs(),
         }
         self.endpoint.around = compute.around()
         self.endpoint.witnesses = {

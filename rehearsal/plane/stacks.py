@@ -21,7 +21,7 @@ from rehearsal.plane.calls import Call
 from rehearsal.plane.failures import EmulationGap
 from rehearsal.plane.functions import Functions
 from rehearsal.plane.resources import Deployed, Properties, Resource
-from rehearsal.plane.server import ANSWERS
+from rehearsal.plane.server import ANSWERS, Verb
 from rehearsal.plane.wire import WireAnswer, write_answer
 
 CUSTOM: Final = "Custom::"
@@ -66,6 +66,11 @@ class Stacks:
         """The operations that this wraps."""
         verbs = {"CreateStack": self.make, "UpdateStack": self.make, "DeleteStack": self.delete}
         return {("cloudformation", operation): verb for operation, verb in verbs.items()}
+
+    @staticmethod
+    def verbs() -> dict[tuple[str, str], Verb]:
+        """What the CDK CLI asks beside CloudFormation, after a deployment that failed: nobody keeps a trail here."""
+        return {("cloudtrail", "LookupEvents"): lambda _call: {"Events": []}}
 
     def answered(self, path: str, body: bytes) -> None:
         """A function's answer has arrived at the address that it was given."""
