@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from lambdas.decisions import actions as a
 from lambdas.decisions.facts import parse_pool
-from lambdas.effects.commit import commit
 from lambdas.effects.effects import Effects
 from lambdas.effects.fleet import FleetAnswer
 from lambdas.effects.journal import Journal
@@ -192,9 +191,14 @@ class Apply:
 
     def forget(self, action: a.Forget) -> None:
         self._stores.live.remove(action.run)
+        head = self._stores.heads.read(action.run)
+        if head is not None and head.status.is_live:  # resumed since the look that forgets it: no other look would come
+            self._stores.live.watch(action.run, due_at=self._now)
 
     def commit(self, action: a.Commit) -> None:
         """Best effort: the next seal finds the same parts in S3."""
+        from lambdas.effects.commit import commit  # manifests are read by repair alone, and seldom
+
         said = {"run": action.run, "generation": action.generation, "step": action.step}
         try:
             won = commit(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from lambdas.decisions.actions import Action, Bind, Claim, EndMember, EnterMember, Guarded, Measure, Notify, Tell
 from lambdas.decisions.facts import Facts, Loss, Machine, occupant, places, want_of
-from lambdas.decisions.losses import UNTAGGED
+from lambdas.decisions.losses import UNTAGGED, has_last_word
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Member, Slot
 from spotproof.contract.limits import NOTICE_S, UNKNOWN_TO_EC2_GRACE_S
@@ -46,7 +46,7 @@ def by_look(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
 def untagged(facts: Facts, slots: dict[int, Slot]) -> list[Loss]:
     """Nodes whose tags a person has taken off, found by a look: told to save and leave, as by the event.
 
-    Of a young instance tags may be visible late.
+    Of a young instance tags may be visible late. One that is done or has failed leaves nothing that could be saved.
     """
     return [
         Loss(
@@ -64,6 +64,7 @@ def untagged(facts: Facts, slots: dict[int, Slot]) -> list[Loss]:
         and slot.successor_instance != NO_INSTANCE  # it has been let go already
         and (machine.stack, machine.run) != (facts.stack, facts.run)
         and facts.now - machine.launched_at > UNKNOWN_TO_EC2_GRACE_S
+        and not has_last_word(facts, slot, machine.instance)
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lambdas.decisions import gangs
+from lambdas.decisions import budgets, gangs
 from lambdas.decisions.actions import Action, Guarded, Tell, Withdraw
 from lambdas.decisions.facts import Facts, Machine, occupant
 from lambdas.decisions.flush import standing_leavers
@@ -28,6 +28,8 @@ def due(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     head, spec = facts.head, facts.spec
     if head is None or spec is None or not _is_wanted(facts, spec) or _is_busy(facts, head, slots):
         return ()
+    if budgets.without_commit(facts, head, spec):
+        return ()  # its launch would pause a run that has its nodes
     ready = [slot for slot in slots.values() if _is_ready(facts, head, spec, slot)]
     if not ready or not any(_is_calm(facts, spec, pool) for pool in _spot_pools(facts, spec)):
         return ()
@@ -36,7 +38,7 @@ def due(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
 
 
 def withdrawn(facts: Facts, claims: Sequence[Slot]) -> tuple[Action, ...]:
-    """Spot has nothing after all: the holders go on."""
+    """Spot has nothing after all, or no launch is left in the budgets: the holders go on."""
     return tuple(
         Guarded(
             first=Withdraw(seen=slot),
@@ -47,7 +49,7 @@ def withdrawn(facts: Facts, claims: Sequence[Slot]) -> tuple[Action, ...]:
                     slot=slot.slot,
                     incarnation=slot.incarnation,
                     cause=Cause.FAILBACK,
-                    detail="no Spot capacity: the on-demand node goes on",
+                    detail="no Spot node now: the on-demand node goes on",
                 ),
             ),
         )

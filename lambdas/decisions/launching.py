@@ -108,7 +108,7 @@ def _start(facts: Facts, order: _Order) -> tuple[Action, ...]:
         return ()
     reason = budgets.without_commit(facts, order.head, order.spec)
     if reason:
-        return budgets.paused(order.head, reason)
+        return _not_now(facts, order, reason)
     choice: Choice = choose(facts, order.spec, order.placement, _need(facts, order))
     match choice:
         case Asked():
@@ -166,7 +166,14 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
         return (intend,)
     spend = SpendLaunch(region=facts.region, hour=facts.now // 3600, limit=facts.launches_per_hour)
     reason = f"the stack has made {spend.limit} launches in this hour: find out what consumes them, then resume the run"
-    return (Guarded(first=spend, then=(intend,), otherwise=budgets.paused(order.head, reason)),)
+    return (Guarded(first=spend, then=(intend,), otherwise=_not_now(facts, order, reason)),)
+
+
+def _not_now(facts: Facts, order: _Order, reason: str) -> tuple[Action, ...]:
+    """A budget is spent: the run pauses, but not for a way back to Spot, which can wait while its nodes work."""
+    if order.is_failback:
+        return failback.withdrawn(facts, order.claims)
+    return budgets.paused(order.head, reason)
 
 
 def _blocked(head: Head, verdict: Verdict, reason: str) -> tuple[Action, ...]:

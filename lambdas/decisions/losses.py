@@ -229,7 +229,9 @@ def _flush(facts: Facts, lost: Sequence[_Lost]) -> tuple[Action, ...]:
         and (one.place is Place.HOLDER or (one.place is Place.CLAIMED and _may_save(facts, one, standing)))
     ]
     deadline_at = min((one.loss.deadline_at or 0 for one in leaving), default=0)
-    if not leaving or bursts.holds_order(facts, deadline_at=deadline_at):
+    # The next order of a burst finds leavers by their claims: who was claimed before it would not be among them.
+    may_wait = all(one.place is Place.HOLDER for one in leaving)
+    if not leaving or (may_wait and bursts.holds_order(facts, deadline_at=deadline_at)):
         return ()
     return order_flush(
         facts,
@@ -251,18 +253,18 @@ def _claim(facts: Facts, one: _Lost) -> tuple[Action, ...]:
         case Place.NOWHERE:
             return ()
         case Place.CLAIMED if one.slot.waits_for_notice:
-            return () if _said_goodbye(facts, one) else (release_of(facts, one.slot, one.loss),)
+            return () if has_last_word(facts, one.slot, one.loss.instance) else (release_of(facts, one.slot, one.loss),)
         case Place.CLAIMED:
             return (Measure(metric=Metric.CLAIMS_LOST),)
         case Place.SUCCESSOR if one.slot.waits_for_notice and one.slot.cause is Cause.REBALANCE:
             return (Guarded(first=Withdraw(seen=one.slot)),)  # an extra that goes by itself is not launched again
         case Place.HOLDER | Place.SUCCESSOR:
-            return () if _said_goodbye(facts, one) else (claim_of(facts, one.slot, one.loss),)
+            return () if has_last_word(facts, one.slot, one.loss.instance) else (claim_of(facts, one.slot, one.loss),)
 
 
-def _said_goodbye(facts: Facts, one: _Lost) -> bool:
+def has_last_word(facts: Facts, slot: Slot, instance: str) -> bool:
     """A node that wrote `done` or `failed` before it goes is no loss: repair reads what it wrote."""
-    node = node_in(facts, one.slot, one.loss.instance)
+    node = node_in(facts, slot, instance)
     return node is not None and node.phase.is_final
 
 

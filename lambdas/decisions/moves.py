@@ -11,7 +11,7 @@ A prewarmed node, claimed for advice alone, waits for the real notice (`losses` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lambdas.decisions.actions import (
@@ -88,8 +88,21 @@ def decide(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     """Everything that is due for moves of this run now. `slots` are as they stand after promotions."""
     if facts.head is None or not facts.head.status.wants_nodes:
         return ()
-    waiting = [slot for slot in slots.values() if slot.waits_for_notice and not _is_alone(facts, slot)]
+    waiting = [_as_planned(facts, one) for one in slots.values() if one.waits_for_notice and not _is_alone(facts, one)]
     return (*_due(facts, slots), *_released(facts, facts.head, waiting), *_withdrawn(facts, waiting))
+
+
+def _as_planned(facts: Facts, slot: Slot) -> Slot:
+    """A holder whose date is near goes by its date, also where its successor was claimed for a lesser reason before.
+
+    Nodes that go together are claimed together, so one of them goes alone only when there is no time left for that.
+    """
+    is_due = slot.move_instance == slot.holder_instance and slot.move_at is not None and slot.move_at <= facts.now
+    if slot.cause not in {Cause.REBALANCE, Cause.FAILBACK} or not is_due:
+        return slot
+    before = NEVER if slot.move_before is None else slot.move_before
+    planned = replace(slot, cause=slot.move_cause or Cause.MAINTENANCE, deadline_at=before)
+    return slot if planned.cause in TOGETHER and not _is_late(facts, planned) else planned
 
 
 def _is_alone(facts: Facts, slot: Slot) -> bool:
@@ -198,7 +211,7 @@ def _release(facts: Facts, slot: Slot, deadline_at: int) -> Guarded:
         cause=slot.cause,
         detail=f"moved: leaves until {deadline_at}",
     )
-    return Guarded(first=Release(seen=slot, deadline_at=deadline_at), then=(told,))
+    return Guarded(first=Release(seen=slot, deadline_at=deadline_at, cause=slot.cause), then=(told,))
 
 
 def _withdrawn(facts: Facts, waiting: Sequence[Slot]) -> tuple[Action, ...]:

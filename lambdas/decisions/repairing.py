@@ -258,7 +258,9 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
         claim = Claim(seen=slot, instance=NO_INSTANCE, cause=Cause.SUBMIT, deadline_at=facts.now)
         return (Guarded(first=claim, then=(Measure(metric=Metric.CLAIMS),)),)
     node = node_in(facts, slot, instance)
-    if node is not None and node.phase.is_final:
+    if _is_answered(facts, node) and not _is_gone(facts, slot, instance):
+        return (_replaced(facts, slot, Cause.TRAINER_ERROR, ()),)
+    if node is not None and node.phase.is_final and not _is_answered(facts, node):
         return ()  # it said `done` or `failed` before it went
     if _is_extra(slot):
         has_gone = _is_gone(facts, slot, instance) or instance in quiet or _never_joined(facts, slot, node)
@@ -270,6 +272,15 @@ def _loss(facts: Facts, slot: Slot, *, quiet: frozenset[str]) -> tuple[Action, .
     if successor is not None and _never_joined(facts, slot, node):
         return (_replaced(facts, slot, Cause.NEVER_JOINED, (Measure(metric=Metric.NEVER_JOINED),)),)
     return ()
+
+
+def _is_answered(facts: Facts, node: Node | None) -> bool:
+    """Whether it failed before a person resumed the run: what it said then must not end the run again."""
+    return (
+        node is not None
+        and node.phase is NodePhase.FAILED
+        and node.beat_at < (facts.head.budgets_at if facts.head else 0)
+    )
 
 
 def _is_extra(slot: Slot) -> bool:
@@ -377,4 +388,5 @@ def _failed_node(facts: Facts, slot: Slot) -> Node | None:
     if instance is None or slot.successor_instance == NO_INSTANCE:
         return None
     node = node_in(facts, slot, instance)
-    return node if node is not None and node.phase is NodePhase.FAILED else None
+    is_news = node is not None and node.phase is NodePhase.FAILED and not _is_answered(facts, node)
+    return node if is_news else None
