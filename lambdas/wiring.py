@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from aws_lambda_powertools import Logger
 
@@ -26,6 +26,7 @@ from lambdas.decisions.sorting import Known, Work
 from lambdas.effects.errands import Beside
 from lambdas.effects.fleet import Fleet
 from lambdas.effects.journal import Journal
+from lambdas.effects.lazy import Lazy, LazyObjects
 from lambdas.effects.log import ContextLog, Log
 from lambdas.effects.machines import Machines
 from lambdas.effects.meter import Meter
@@ -43,7 +44,6 @@ from spotproof.contract.settings import ControlSettings
 from spotproof.errors import Lost, MalformedEvent, SpotproofError, StoreError, Unavailable
 from spotproof.store.clients import Clients
 from spotproof.store.dynamo import DynamoTable
-from spotproof.store.s3 import Checksum, S3Objects
 
 logger = Logger(service="spotproof")
 
@@ -331,30 +331,19 @@ class Control:
         return int(self._parts.clock())
 
 
-class _Lazy:
-    """A client that is made at its first call: a handler pays only for the services that it uses."""
-
-    def __init__(self, clients: Clients, service: str) -> None:
-        self._clients = clients
-        self._service = service
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._clients.get(self._service), name)
-
-
 @cache
 def control() -> Control:
     """The control plane that the environment describes. Raises BadSettings, naming every variable that is wrong."""
     settings = ControlSettings.from_env(os.environ)
     clients = Clients(region=settings.region)
     stores = stores_of(
-        DynamoTable(_Lazy(clients, "dynamodb"), settings.table),
-        S3Objects(_Lazy(clients, "s3"), settings.bucket, checksum=Checksum.CRC32),
+        DynamoTable(Lazy(clients, "dynamodb"), settings.table),
+        LazyObjects(clients, settings.bucket),
     )
-    machines = Machines(_Lazy(clients, "ec2"))
-    queue = RepairQueue(_Lazy(clients, "sqs"), settings.repair_queue)
+    machines = Machines(Lazy(clients, "ec2"))
+    queue = RepairQueue(Lazy(clients, "sqs"), settings.repair_queue)
     commands = Commands(
-        _Lazy(clients, "ssm"),
+        Lazy(clients, "ssm"),
         stack=settings.stack,
         document=settings.document,
         version=settings.document_version,
@@ -362,11 +351,11 @@ def control() -> Control:
     )
     effects = Effects(
         stores=stores,
-        fleet=Fleet(_Lazy(clients, "ec2")),
+        fleet=Fleet(Lazy(clients, "ec2")),
         machines=machines,
-        quotes=Quotes(_Lazy(clients, "ec2")),
+        quotes=Quotes(Lazy(clients, "ec2")),
         commands=commands,
-        notices=Notices(_Lazy(clients, "sns"), settings.topic, stack=settings.stack),
+        notices=Notices(Lazy(clients, "sns"), settings.topic, stack=settings.stack),
         meter=Meter(settings.stack),
         queue=queue,
         errands=Beside(),

@@ -7,8 +7,10 @@ for it, and the handler ends when its errands are done or their own time-outs ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 THREADS: Final = 10  # a batch has ten messages: ten runs at most
 
@@ -44,6 +46,8 @@ class Beside:
     def start(self, errand: Callable[[], str], then: Callable[[str], None]) -> None:
         """See `Errands`."""
         if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor  # most cold starts order no flush
+
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="errand")
         self._begun.append((self._threads.submit(errand), then))
 
