@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -106,3 +107,31 @@ def test_coverage_names_what_nothing_touched(stack: Stack) -> None:
     )
     kinds = {line.split(" ")[0] for line in untouched.unused()}
     assert kinds == {"rule", "queue", "function", "schedule", "document"}
+
+
+def again(source: str, action: str) -> str:
+    statement = {"Effect": "Allow", "Action": action, "Resource": "*"}
+    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    role = {
+        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
+        "Policies": [{"PolicyName": "own", "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}}],
+    }
+    resources = {
+        "Role": {"Type": "AWS::IAM::Role", "Properties": role},
+        "Rule": {"Type": "AWS::Events::Rule", "Properties": {"EventPattern": {"source": [source]}}},
+    }
+    return json.dumps({"Resources": resources})
+
+
+def test_a_second_deployment_renews_the_roles_policies_and_keeps_the_rules_name(stack: Stack) -> None:
+    region = stack.region
+    region.deploy_template("again", again("again-1", "sqs:ListQueues"), check=False)
+    role, rule = region.deployed.get("again", "Role"), region.deployed.get("again", "Rule")
+    assert role is not None
+    assert rule is not None
+    region.deploy_template("again", again("again-2", "sns:ListTopics"), check=False)
+    iam, events = region.client("iam"), region.client("events")
+    policy = json.loads(iam.get_role_policy(RoleName=role.physical_id, PolicyName="own")["PolicyDocument"])
+    assert policy["Statement"][0]["Action"] == "sns:ListTopics"
+    assert events.describe_rule(Name=rule.model.name)["EventPattern"].count("again-2") == 1
+    region.client("cloudformation").delete_stack(StackName="again")
