@@ -58,7 +58,9 @@ def test_a_node_that_another_handler_binds_while_repair_reads_is_no_orphan() -> 
     assert world.ec2.terminated == []
 
 
-CALLS = frozenset({"get", "query", "write", "transact", "create_fleet", "send_command", "describe_instances"})
+CALLS = frozenset(
+    {"get", "get_many", "put_many", "query", "write", "transact", "create_fleet", "send_command", "describe_instances"}
+)
 
 
 @dataclass(slots=True)
