@@ -185,7 +185,7 @@ class History:
 
     def _run_until(self, end: float) -> None:
         clock, self._end = self.world.clock, end
-        while clock.now < end and not self._is_over():
+        while clock.now < end and not self._is_over() and not self.violations:
             due = self._events[0][0] if self._events else end
             ready = [one for one in self._processes if one.stalled_until <= clock.now]
             if due <= clock.now or (not ready and not self._processes):

@@ -13,9 +13,10 @@ from typing import Any, Final
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.keys import Key
 from spotproof.errors import Lost
-from spotproof.store.table import BulkTable, Check, Item, Op, Write
+from spotproof.store.table import BulkTable, Check, Item, Op, Put, Write
 
 FAILBACK: Final = "failback"
+LAUNCHES_AT_MOST: Final = 100  # of a history of forty minutes; bad weather takes two or three dozen
 GANG_MOVES: Final = "capacity"
 _RISING: Final = {"SLOT": "incarnation", "NEWEST": "generation", "POINTER": "rank"}
 
@@ -63,7 +64,9 @@ class WatchedTable:
         try:
             after = self._table.write(op)
         except Lost:
-            self.launches_lost += op.key.sk.startswith("LAUNCH#")
+            if op.key.sk.startswith("LAUNCH#") and isinstance(op, Put):
+                self.launches_lost += 1
+                self._goes_on_for_ever()
             raise
         self._looked(op.key, before, after)
         return after
@@ -154,6 +157,7 @@ class WatchedTable:
         wants, instances = after.get("wants"), after.get("instances")
         if before is None and isinstance(wants, list):
             self.attempts += 1
+            self._goes_on_for_ever()
             back = [want for want in wants if self._causes.get(want) == FAILBACK]
             if back and after.get("market") != "spot":
                 self._violations.append(f"a way back to Spot asked for {after.get('market')}: {back}")
@@ -161,6 +165,10 @@ class WatchedTable:
         if answered and instances and isinstance(wants, list) and any(not str(one).endswith(":1") for one in wants):
             self.recoveries += 1
             self.most_recoveries = max(self.most_recoveries, self.recoveries)
+
+    def _goes_on_for_ever(self) -> None:
+        if self.attempts + self.launches_lost == LAUNCHES_AT_MOST:
+            self._violations.append(f"{LAUNCHES_AT_MOST} launches: there is no end of them")
 
     def _pointer(self, key: Key, after: Item) -> None:
         newest = self._table.get(Key(pk=key.pk, sk="NEWEST")) or {}
