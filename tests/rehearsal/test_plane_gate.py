@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.permissions import deployed
 from rehearsal.plane.gate import Gate
 from tests.rehearsal.conftest import Stack
 
@@ -130,8 +131,8 @@ def test_a_second_deployment_renews_the_roles_policies_and_keeps_the_rules_name(
     assert role is not None
     assert rule is not None
     region.deploy_template("again", again("again-2", "sns:ListTopics"), check=False)
-    iam, events = region.client("iam"), region.client("events")
-    policy = json.loads(iam.get_role_policy(RoleName=role.physical_id, PolicyName="own")["PolicyDocument"])
+    events = region.client("events")
+    policy = deployed.policy(region, role.physical_id, "own")
     assert policy["Statement"][0]["Action"] == "sns:ListTopics"
     assert events.describe_rule(Name=rule.model.name)["EventPattern"].count("again-2") == 1
     region.client("cloudformation").delete_stack(StackName="again")
