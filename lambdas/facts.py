@@ -184,8 +184,9 @@ class Reader:
 
 
 def _may_be_left(slot: Slot, lost: frozenset[str]) -> bool:
-    is_late = slot.holder_instance in lost and slot.cause not in TOLD
-    return is_late and occupant(slot.successor_instance) is not None
+    # Whoever waits for a notice joins without it when the date has passed.
+    is_first = bool(slot.waits_for_notice) or slot.cause not in TOLD
+    return slot.holder_instance in lost and is_first and occupant(slot.successor_instance) is not None
 
 
 def _is_broken(read: Read, losses: Sequence[Loss], now: int) -> bool:

@@ -10,7 +10,7 @@ from spotproof.contract.orders import slots_of
 from spotproof.contract.runspec import Budgets, MarketPolicy, Pools, Signals
 from spotproof.contract.states import NodePhase, RunStatus
 from spotproof.store.live import LiveIndex
-from tests.fakes.control import STACK, SUBNETS, World, advice, notice
+from tests.fakes.control import STACK, SUBNETS, World, advice, notice, state
 
 MINE = "i-0ffffffffffffff01"
 
@@ -145,3 +145,61 @@ def test_a_move_that_is_due_does_not_wait_for_a_prewarmed_node_to_be_withdrawn()
         world.tick()
     assert leavers(world) == {0}
     assert not world.slot().waits_for_notice
+
+
+def test_a_late_notice_of_a_moved_node_does_not_tell_the_one_that_has_joined_to_leave() -> None:
+    world = World()
+    [holder] = world.started()
+    date = int(world.clock()) + 900
+    world.stores.slots.plan_move(world.slot(), holder, at=int(world.clock()), before=date)
+    world.beat("mini", holder)
+    world.tick()
+    world.boot()
+    successor = str(world.slot().successor_instance)
+    world.clock.now = date + 11  # no look came: the successor joins when the date has passed
+    world.join()
+    world.deliver(notice(holder, world.clock()))
+    assert leavers(world) == frozenset()
+    assert world.slot().holder_instance == successor
+    assert world.ec2.count("create_fleet") == 2
+
+
+def test_a_prewarmed_node_and_its_holder_that_go_together_are_both_replaced() -> None:
+    world = World()
+    [holder] = world.started(signals=Signals(prewarm=True))
+    world.deliver(advice(holder, world.clock()))
+    world.boot()
+    both = (holder, str(world.slot().successor_instance))
+    world.beat_all()
+    for one in both:
+        world.ec2.instances[one].state = "terminated"
+    world.deliver(*(state(one, world.clock(), "terminated") for one in both))
+    for _ in range(3):
+        world.tick()
+    assert [one.instance for one in world.ec2.alive()] == [world.slot().successor_instance]
+    assert not world.slot().waits_for_notice
+
+
+def test_a_run_that_is_paused_while_a_node_moves_has_every_place_filled_when_it_goes_on() -> None:
+    for refused in (False, True):
+        world = World()
+        [holder] = world.started(signals=Signals(prewarm=True))
+        if refused:
+            kinds = ("g5.xlarge", "g6.xlarge")
+            world.ec2.refused = {
+                f"{kind}#{zone}#spot": "InsufficientInstanceCapacity" for kind in kinds for zone in SUBNETS.values()
+            }
+        world.deliver(advice(holder, world.clock()))
+        world.pause("mini")
+        for _ in range(13):
+            world.tick()
+        assert world.ec2.alive() == []
+        world.ec2.refused = {}
+        resume(world)
+        world.clock.advance(3 * 3600)
+        for _ in range(3):
+            world.tick()
+        world.boot()
+        world.join()
+        world.tick()
+        assert [one.instance for one in world.ec2.alive()] == [world.slot().holder_instance]
