@@ -5,12 +5,16 @@ The truth is the manifest in S3; this is how the last rank learns that it is the
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spotproof.contract import keys
 from spotproof.contract.items import CheckpointItem, Quarantine, from_item, to_item
-from spotproof.contract.manifest import Part
 from spotproof.contract.states import SaveKind
 from spotproof.errors import Lost
 from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Exists, Lacks, Put, Table, Update
+
+if TYPE_CHECKING:
+    from spotproof.contract.manifest import Part
 
 __all__ = ["Checkpoints", "is_complete"]
 
