@@ -39,6 +39,7 @@ def script(stage: Stage) -> None:
 def _kill(stage: Stage, pool: acts.Pool, how: str) -> None:
     instance, pieces = stage.holder(), stage.pieces()
     acts.open_pools(stage, pool)
+    stage.region.market.set({pool: 3})  # room enough for launching twice
     kill = stage.region.faults.kill_caller("ec2", "CreateFleet")
     stage.say(f"step {stage.step()}: {instance} gets its notice; the function that launches is killed ({how})")
     stage.departs(f"kill, {how}", DepartureKind.NOTICE, instance, good_step=0)

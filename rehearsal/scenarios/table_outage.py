@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from rehearsal import acts, verdicts
 from rehearsal.evidence import DepartureKind, Evidence
+from rehearsal.permissions import deployed
+from rehearsal.permissions.estate import NODE
 from rehearsal.plane.faults import ANY, FOREVER
 from rehearsal.sabotage import inside_functions
 from rehearsal.scenarios.scenario import PLAN, Scenario, Spoil
 from rehearsal.stage import Stage
 from rehearsal.verdicts import Verdict
-from spotproof.contract import limits
+from spotproof.contract import keys, limits
 
 SILENCE_S: Final = 8.0  # a minute in the product
 SHORTENED: Final = SILENCE_S / limits.SILENCE_S
@@ -27,6 +29,7 @@ SETTLES_S: Final = 2 * SILENCE_S  # looks of repair after it: whoever counts the
 OUT, BACK, SETTLED = "out", "back", "settled"
 HELD: Final = "table outage"
 WHY: Final = "the table was out"
+DOWN: Final = "InternalServerError"
 
 
 def script(stage: Stage) -> None:
@@ -35,13 +38,9 @@ def script(stage: Stage) -> None:
     stage.say(f"step {stage.step()}: the table is out for {OUTAGE_S:.0f} s, a node is silent after {SILENCE_S:.0f} s")
     stage.mark(OUT)
     with stage.expecting(WHY, settles_s=SILENCE_S):
-        out = stage.region.faults.add(
-            "dynamodb", ANY, "InternalServerError", status=500, times=FOREVER, when=lambda call: bool(call.role)
-        )
-        time.sleep(OUTAGE_S)
-        stage.region.faults.remove(out)
+        failed = _outage(stage)
     stage.mark(BACK)
-    stage.say(f"    the table is back at step {stage.step()}; {out.hits} calls had failed")
+    stage.say(f"    the table is back at step {stage.step()}; {failed} calls had failed")
     committed = stage.wait_for_commit_beyond(stage.auditor.commits[-1].step)
     time.sleep(max(0.0, stage.moments[BACK] + SETTLES_S - time.time()))
     stage.mark(SETTLED)
@@ -52,6 +51,28 @@ def script(stage: Stage) -> None:
     stage.region.hosts.interrupt(instance, notice_s=stage.plan.notice_s)
     stage.wait_for_replacement(pieces)
     acts.end(stage)
+
+
+def _outage(stage: Stage) -> int:
+    """The table is out; then it is back for the control plane, and for the nodes when the run has been looked at.
+
+    That is the losing order: the first look sees beats that are as old as the outage. Returns how many calls failed.
+    """
+    faults, began = stage.region.faults, int(time.time())
+    actors = deployed.read(stage.region, stage.outputs).actors
+    nodes = {role for role, actor in actors.items() if actor == NODE}
+    failing: dict[str, Any] = {"status": 500, "times": FOREVER}
+    told = faults.add("dynamodb", ANY, DOWN, when=lambda call: call.role in nodes, **failing)
+    rest = faults.add("dynamodb", ANY, DOWN, when=lambda call: bool(call.role) and call.role not in nodes, **failing)
+    time.sleep(OUTAGE_S)
+    faults.remove(rest)
+    stage.wait(lambda: _looked_at(stage) > began + OUTAGE_S / 2, what="the control plane looks at the run again")
+    faults.remove(told)
+    return told.hits + rest.hits
+
+
+def _looked_at(stage: Stage) -> int:
+    return int(stage.item(keys.live(stage.run)).get("looked_at", {"N": "0"})["N"])
 
 
 def promises(stage: Stage, evidence: Evidence) -> Iterator[Verdict]:
