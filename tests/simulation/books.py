@@ -114,10 +114,11 @@ def _ended(history: History, head: Head) -> list[str]:
 def _budgets(history: History) -> list[str]:
     """No more launches in an hour and recoveries without a commit than the budgets allow.
 
-    What a handler that died, or heard no answer, had not counted yet is allowed beside them.
+    What a handler that died, or heard no answer, had not counted yet is allowed beside them; and one recovery between
+    a commit and the look that takes note of it, which then counts as made before it.
     """
     weather, watch, found = history.weather, history.watch, list[str]()
-    if weather.small_budget and watch.most_recoveries > RECOVERIES + _uncounted(history):
+    if weather.small_budget and watch.most_recoveries > RECOVERIES + 1 + _uncounted(history):
         found.append(f"{watch.most_recoveries} recoveries without a commit, the budget is {RECOVERIES}")
     if weather.launch_limit and watch.attempts > weather.launch_limit:
         found.append(f"{watch.attempts} launches in an hour, the limit is {weather.launch_limit}")
