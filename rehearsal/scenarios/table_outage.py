@@ -18,7 +18,7 @@ from rehearsal.permissions.estate import NODE
 from rehearsal.plane.faults import ANY, FOREVER
 from rehearsal.sabotage import inside_functions
 from rehearsal.scenarios.scenario import PLAN, Scenario, Spoil
-from rehearsal.stage import Stage
+from rehearsal.stage import InVain, Stage
 from rehearsal.verdicts import Verdict
 from spotproof.contract import keys, limits
 
@@ -35,6 +35,7 @@ DOWN: Final = "InternalServerError"
 def script(stage: Stage) -> None:
     acts.begin(stage)
     stage.wait_for_commit_beyond(0)
+    instance = stage.holder()
     stage.say(f"step {stage.step()}: the table is out for {OUTAGE_S:.0f} s, a node is silent after {SILENCE_S:.0f} s")
     stage.mark(OUT)
     with stage.expecting(WHY, settles_s=SILENCE_S):
@@ -45,8 +46,10 @@ def script(stage: Stage) -> None:
     time.sleep(max(0.0, stage.moments[BACK] + SETTLES_S - time.time()))
     stage.mark(SETTLED)
     stage.say(f"    step {committed} is committed; now the node is interrupted")
+    if stage.holder() != instance:
+        raise InVain(f"{instance} was replaced for an outage of the table")
     acts.open_pools(stage, ("g6.xlarge", "us-east-1b"))
-    instance, pieces = stage.holder(), stage.pieces()
+    pieces = stage.pieces()
     stage.departs("after the outage", DepartureKind.NOTICE, instance, good_step=0)
     stage.region.hosts.interrupt(instance, notice_s=stage.plan.notice_s)
     stage.wait_for_replacement(pieces)
