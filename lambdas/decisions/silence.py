@@ -28,7 +28,7 @@ def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
     if facts.live is None or facts.now - facts.live.due_at > OVERDUE_S:
         return frozenset()
     liveness, looked_at = _liveness(facts), facts.live.looked_at
-    if facts.now - looked_at < liveness.heartbeat_s:
+    if facts.now - looked_at < liveness.heartbeat_s + limits.BEAT_LATE_S:
         return frozenset()
     return _mute(facts, slots, now=facts.now, for_s=liveness.silence_s) & late(facts, slots, now=looked_at)
 
@@ -43,7 +43,7 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
         return ()
     liveness = _liveness(facts)
     ages = [facts.now - node.beat_at for node in facts.nodes if node.instance in fresh]
-    wait_s = max(liveness.heartbeat_s + 1, liveness.silence_s - max(ages) + 1)
+    wait_s = max(liveness.heartbeat_s + limits.BEAT_LATE_S + 1, liveness.silence_s - max(ages) + 1)
     return (ComeBack(run=facts.run, after_s=math.ceil(wait_s)),)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
@@ -48,6 +49,9 @@ class Mailbox:
 class Repeating:
     """Calls `work` every `period_s` on a thread of its own, at once after `nudge`, until the context ends.
 
+    The period is from begin to begin: where a service is out and a call takes long, the next one is not late for it. A
+    third of the period is left between two calls in any case.
+
     `work` handles its own failures; one that it does not expect is posted to the loop, which ends the agent with it.
     """
 
@@ -77,9 +81,11 @@ class Repeating:
     def _run(self) -> None:
         while not self._is_ending:
             self._wake.clear()
+            began_at = time.monotonic()
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 -- the boundary of a thread: the loop decides
                 self._mailbox.post(error)
                 return
-            self._wake.wait(self._period_s)
+            left_s = began_at + self._period_s - time.monotonic()
+            self._wake.wait(max(left_s, self._period_s / 3))

@@ -22,6 +22,7 @@ HEAD_POLL_S: Final = 2
 HEARTBEAT_S: Final = 15
 SILENCE_S: Final = 60
 SILENCE_SEEN_WITHIN_S: Final = 120
+BEAT_LATE_S: Final = 2  # after an outage a node's next beat may be this late: the longest wait between two tries
 MASS_SILENCE_MIN_SLOTS: Final = 5
 MASS_SILENCE_SHARE: Final = 0.20
 
