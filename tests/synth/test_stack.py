@@ -366,7 +366,11 @@ def test_both_packs_of_cdk_nag_have_nothing_left_to_say_not_even_a_warning(
 ) -> None:
     for one in (assembly, strict_assembly, nat_assembly, guest_assembly):
         report = json.loads((one.folder / "validation-report.json").read_text())
-        assert report["pluginReports"] == []
+        silent = {
+            "conclusion": "success",
+            "violations": [],
+        }  # newer CDK libraries report a validator that found nothing
+        assert [one for one in report["pluginReports"] if {**one, **silent} != one] == []
 
 
 # A bucket without TLS enforcement beside the stack: if this passes, nothing is being checked.

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 TORCH_FREE = (
-    "arena", "candidates", "channel", "chunks", "commit", "fetch", "jobs", "localcopy", "tagged", "uploader", "uploads",
+    "arena", "channel", "chunks", "collect", "commit", "export", "fetch", "inventory", "jobs", "localcopy", "memcopy",
+    "pull", "tagged", "uploader", "uploads",
 )  # fmt: skip
 
 
