@@ -47,7 +47,12 @@ def command(
     begun = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            argv, cwd=cwd, env=env, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            argv,
+            cwd=cwd,
+            env=_own() if env is None else env,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             status = process.wait(timeout=limit_s)
@@ -59,6 +64,11 @@ def command(
                 os.killpg(process.pid, 9)
             raise
     return Done(status=status, output=log.read_text(errors="replace"), seconds=time.monotonic() - begun)
+
+
+def _own() -> dict[str, str]:
+    """This environment without what make hands down: the arguments of the show are not those of its commands."""
+    return {name: value for name, value in os.environ.items() if name not in {"ARGS", "MAKEFLAGS", "MFLAGS"}}
 
 
 def must_pass(
