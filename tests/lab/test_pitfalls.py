@@ -148,7 +148,14 @@ def test_pitfall_9_samples_are_the_same_at_three_two_and_four_nodes(make_lab: Ma
     lab.until(lambda: lab.events("step")[-1]["world"] == 4, limit_s=RECOVERY_S, what="steps of four")
     lab.until_steps(10, limit_s=RECOVERY_S)
     assert sorted({one["world"] for one in lab.events("step")}) == [2, 3, 4]
+    killed_in = max(one["step"] for one in lab.events("step") if one["world"] == 3)
     for step in range(1, grown_at + 5):
         made = [one for one in lab.events("step") if one["step"] == step]
-        ids = sorted(number for one in made if one["group"] == made[-1]["group"] for number in one["ids"])
-        assert ids == list(range((step - 1) * 12, step * 12))
+        last = [one for one in made if one["group"] == made[-1]["group"]]
+        ids = sorted(number for one in last for number in one["ids"])
+        wanted = list(range((step - 1) * 12, step * 12))
+        if step == killed_in and len(last) == 2:  # who was killed had done this step and could not say so any more
+            assert set(ids) < set(wanted)
+            assert len(ids) == 8
+        else:
+            assert ids == wanted
