@@ -176,7 +176,7 @@ def inside_functions(what: str) -> Callable[[Stage], None]:
 def _remove_join_barrier(stage: Stage) -> None:
     """The flush is slow, as a large one is: a successor that does not wait for it is there first."""
     inside("join-barrier")(stage)
-    slow = ObjectFault(kind=ObjectKind.DELAY, method="PUT", key=r"/part-", seconds=12.0, skip=1, times=FOREVER)
+    slow = ObjectFault(kind=ObjectKind.DELAY, method="PUT", key=r"/part-", seconds=12.0, times=FOREVER)
     stage.region.object_faults.add(slow)
 
 
