@@ -32,7 +32,7 @@ from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.fetch import Fetched, Fetcher
 from spotproof.checkpoint.jobs import Begin
 from spotproof.checkpoint.localcopy import LocalCopies
-from spotproof.contract import ids, s3keys
+from spotproof.contract import ids, names, s3keys
 from spotproof.contract.limits import HEAD_POLL_S, IMDS_POLL_S
 from spotproof.contract.runspec import Budgets, CheckpointPolicy, Pools, RunSpec
 from spotproof.contract.settings import LocalSettings, NodeSettings, RendezvousSettings, variable
@@ -47,8 +47,6 @@ from spotproof.store.pointer import Pointers
 from spotproof.store.starts import StagedCopy, Stores
 from spotproof.store.table import Table
 
-TABLE_FILE: Final = "table.sqlite"
-OBJECTS_DIR: Final = "objects"
 _LOOK_UP_S: Final = 3.0  # the loop waits for it
 _NO_IMAGE: Final = "local@sha256:" + "0" * 64
 
@@ -317,13 +315,13 @@ def _local(settings: LocalSettings, stack: ExitStack) -> Ground:
     scratch = Path(settings.scratch_dir).absolute() if settings.scratch_dir else root / "scratch"
     runtime = Path(settings.runtime_dir).absolute() if settings.runtime_dir else root / "run"
     root.mkdir(parents=True, exist_ok=True)
-    table = stack.enter_context(LocalTable(root / TABLE_FILE))
+    table = stack.enter_context(LocalTable(root / names.LOCAL_TABLE))
     policy = CheckpointPolicy(every_s=settings.checkpoint_every_s, every_steps=settings.checkpoint_every_steps)
     begin = Begin(
         run=settings.run,
         scratch_dir=str(scratch),
-        objects_dir=str(root / OBJECTS_DIR),
-        table_file=str(root / TABLE_FILE),
+        objects_dir=str(root / names.LOCAL_OBJECTS),
+        table_file=str(root / names.LOCAL_TABLE),
     )
     spec = RunSpec(
         run=settings.run,
@@ -338,7 +336,7 @@ def _local(settings: LocalSettings, stack: ExitStack) -> Ground:
         runtime_dir=runtime,
         scratch_dir=scratch,
         table=table,
-        objects=FolderObjects(root / OBJECTS_DIR),
+        objects=FolderObjects(root / names.LOCAL_OBJECTS),
         begin=begin,
         is_local=True,
         spec=spec,

@@ -18,13 +18,13 @@ from spotproof.checkpoint import collect, export, inventory
 from spotproof.checkpoint import pull as pulling
 from spotproof.checkpoint.inventory import Entry, Progress, Standing
 from spotproof.cli.main import say_json
-from spotproof.cli.stackoutputs import stack_of
+from spotproof.cli.where import dry_run_option, json_option, of_stack_or_folder, place_of
 from spotproof.contract import ids
 from spotproof.contract.exits import ExitCode
-from spotproof.errors import BadSettings, Missing
+from spotproof.errors import BadManifest, Damaged, Missing
 from spotproof.plan.candidates import Order
 from spotproof.store.checkpoints import Checkpoints
-from spotproof.store.erase import Eraser, FolderEraser
+from spotproof.store.erase import Eraser
 from spotproof.store.members import Memberships
 from spotproof.store.objects import Objects
 from spotproof.store.pointer import Pointers
@@ -36,8 +36,8 @@ _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a run's checkpoints are."""
+class Kept:
+    """A run's checkpoints, where they are."""
 
     run: str
     table: Table
@@ -70,40 +70,18 @@ class Place:
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
-        click.option("--local", metavar="DIR", type=click.Path(path_type=Path), help="A local run's folder."),
-        click.option(
-            "--outputs", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Its outputs, as JSON."
-        ),
-        click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it."),
-    ):
-        function = option(function)
-    return click.argument("run")(function)
+    return click.argument("run")(of_stack_or_folder(json_option(function)))
 
 
 _at = click.option("--at", "name", metavar="STEP", help="STEP or GENERATION-STEP; default: the newest commit.")
 
 
-def place_of(run: str, *, stack_name: str | None, outputs: Path | None, local: Path | None) -> Place:
+def kept_of(run: str, **where: Any) -> Kept:
     """Raises BadSettings: two places are named, or none; Missing: there is no such stack or folder."""
     ids.run_id(run)
-    if local is None:
-        stack = stack_of(name=stack_name, file=outputs)
-        objects, eraser = stack.open_bucket()
-        return Place(run=run, table=stack.open_table(), objects=objects, eraser=eraser)
-    if stack_name is not None or outputs is not None:
-        raise BadSettings("a run is local or in a stack, not both", next_step="leave out --local or the stack")
-    from spotproof.agent.main import OBJECTS_DIR, TABLE_FILE
-    from spotproof.store.folder import FolderObjects
-    from spotproof.store.local import LocalTable
-
-    if not (local / TABLE_FILE).is_file():
-        raise Missing(f"{local} holds no run", next_step="give the folder that `spotproof run --local` was given")
-    table = LocalTable(local / TABLE_FILE)
-    click.get_current_context().call_on_close(table.close)
-    root = local / OBJECTS_DIR
-    return Place(run=run, table=table, objects=FolderObjects(root), eraser=FolderEraser(root))
+    place = place_of(**where)
+    objects, eraser = place.bucket()
+    return Kept(run=run, table=place.table, objects=objects, eraser=eraser)
 
 
 @click.group(name="checkpoint")
@@ -115,7 +93,7 @@ def command() -> None:
 @_options
 def ls(*, run: str, as_json: bool, **where: Any) -> None:
     """List the checkpoints of RUN, oldest first."""
-    found = place_of(run, **where).entries()
+    found = kept_of(run, **where).entries()
     if as_json:
         say_json({"run": run, "checkpoints": [_plain(entry) for entry in found]})
         return
@@ -133,10 +111,10 @@ def ls(*, run: str, as_json: bool, **where: Any) -> None:
 @_at
 def verify(*, run: str, name: str | None, as_json: bool, **where: Any) -> None:
     """Read every byte of a checkpoint of RUN. Exit status 1, and a line each, if something is not what it should be."""
-    place = place_of(run, **where)
-    order = place.chosen(name)
-    with _progress("verified", place, order) as progress:
-        damages = inventory.verify(place.objects, run, order, progress=progress)
+    kept = kept_of(run, **where)
+    order = kept.chosen(name)
+    with _progress("verified", kept, order) as progress:
+        damages = inventory.verify(kept.objects, run, order, progress=progress)
     if as_json:
         found = [{"key": damage.key, "what": damage.what} for damage in damages]
         say_json({"run": run, "generation": order[0], "step": order[1], "damages": found})
@@ -154,10 +132,10 @@ def verify(*, run: str, name: str | None, as_json: bool, **where: Any) -> None:
 @click.option("-o", "--to", "folder", required=True, type=click.Path(path_type=Path), help="A folder to be made.")
 def pull(*, run: str, name: str | None, folder: Path, as_json: bool, **where: Any) -> None:
     """Fetch a checkpoint of RUN into a folder that stock torch DCP loads. Cut off, it goes on where it was."""
-    place = place_of(run, **where)
-    order = place.chosen(name)
-    with _progress("fetched", place, order) as progress:
-        manifest = pulling.pull(place.objects, run, order, folder, progress=progress)
+    kept = kept_of(run, **where)
+    order = kept.chosen(name)
+    with _progress("fetched", kept, order) as progress:
+        manifest = pulling.pull(kept.objects, run, order, folder, progress=progress)
     document = {"run": run, "generation": order[0], "step": order[1], "folder": str(folder), "bytes": manifest.bytes}
     if as_json:
         say_json(document)
@@ -172,13 +150,13 @@ def pull(*, run: str, name: str | None, folder: Path, as_json: bool, **where: An
 @click.option("--only", metavar="NAME", help="One tracked object; default: every module.")
 def export_(*, run: str, name: str | None, file: Path, only: str | None, as_json: bool, **where: Any) -> None:
     """Write the weights in a checkpoint of RUN as safetensors."""
-    place = place_of(run, **where)
-    order = place.chosen(name)
+    kept = kept_of(run, **where)
+    order = kept.chosen(name)
     file.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=file.absolute().parent) as made:
         folder = Path(made) / "pulled"
-        with _progress("fetched", place, order) as progress:
-            pulling.pull(place.objects, run, order, folder, progress=progress)
+        with _progress("fetched", kept, order) as progress:
+            pulling.pull(kept.objects, run, order, folder, progress=progress)
         written = export.export(folder, file, only=only)
     if as_json:
         say_json({"file": str(file), "tensors": written.tensors, "bytes": written.bytes, "step": order[1]})
@@ -189,27 +167,27 @@ def export_(*, run: str, name: str | None, file: Path, only: str | None, as_json
 @command.command(name="gc")
 @_options
 @click.option("--keep", type=click.IntRange(1), help="The newest so many; default: what the run's spec says.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted and what is kept, and why.")
+@dry_run_option
 def gc(*, run: str, keep: int | None, dry_run: bool, as_json: bool, **where: Any) -> None:
     """Delete old checkpoints of RUN and what only they needed. The newest and the last hours' always stay."""
-    place = place_of(run, **where)
+    kept = kept_of(run, **where)
     if keep is None:
-        spec = Specs(place.table).read(run)
+        spec = Specs(kept.table).read(run)
         keep = LOCAL_KEEP if spec is None else spec.checkpoint.keep
     stores = collect.Stores(
-        objects=place.objects,
-        checkpoints=Checkpoints(place.table),
-        pointers=Pointers(place.table),
-        memberships=Memberships(place.table),
+        objects=kept.objects,
+        checkpoints=Checkpoints(kept.table),
+        pointers=Pointers(kept.table),
+        memberships=Memberships(kept.table),
     )
     planned = collect.plan(stores, run, keep=keep, now=time.time())
     if not dry_run:
-        collect.collect(planned, place.eraser)
+        collect.collect(planned, kept.eraser)
     verdict = planned.verdict
     if as_json:
-        kept = {f"{order[0]}-{order[1]}": why for order, why in sorted(verdict.kept.items())}
+        stays = {f"{order[0]}-{order[1]}": why for order, why in sorted(verdict.kept.items())}
         dropped = [f"{order[0]}-{order[1]}" for order in sorted(verdict.dropped)]
-        say_json({"kept": kept, "dropped": dropped, "objects": len(planned.keys), "bytes": planned.bytes})
+        say_json({"kept": stays, "dropped": dropped, "objects": len(planned.keys), "bytes": planned.bytes})
         return
     for order, why in sorted(verdict.kept.items()):
         click.echo(f"{order[0]}-{order[1]}: kept, {why}")
@@ -219,11 +197,11 @@ def gc(*, run: str, keep: int | None, dry_run: bool, as_json: bool, **where: Any
 
 
 @contextmanager
-def _progress(verb: str, place: Place, order: Order) -> Iterator[Progress]:
+def _progress(verb: str, kept: Kept, order: Order) -> Iterator[Progress]:
     """A bar on stderr where a person looks, and what was moved in what time."""
     try:
-        total = sum(chunk.bytes for chunk in inventory.read_manifest(place.objects, place.run, order).chunks())
-    except Exception:  # noqa: BLE001 -- the command itself says what is wrong with the manifest
+        total = sum(chunk.bytes for chunk in inventory.read_manifest(kept.objects, kept.run, order).chunks())
+    except (Missing, Damaged, BadManifest):  # the command itself says what is wrong with the manifest
         total = 0
     lock, begun = threading.Lock(), time.monotonic()
     moved = 0

@@ -19,6 +19,7 @@ import click
 from spotproof.cli.letters import Diagnosis, Fate, diagnose
 from spotproof.cli.main import say_json
 from spotproof.cli.stackoutputs import stack_of
+from spotproof.cli.where import dry_run_option, json_option, of_stack
 from spotproof.contract import names
 from spotproof.contract.events import Queue
 from spotproof.errors import BadSettings
@@ -58,21 +59,12 @@ def post_of(stack_name: str | None, outputs: Path | None) -> Post:
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
-        click.option(
-            "--outputs", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Its outputs, as JSON."
-        ),
-        click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it."),
-    ):
-        function = option(function)
-    return function
+    return of_stack(json_option(function))
 
 
 _queue = click.argument("queue", type=click.Choice(_QUEUES))
 _ids = click.option("--id", "ids", multiple=True, metavar="ID", help="Only this letter (repeatable).")
 _limit = click.option("--limit", default=LIMIT, show_default=True, type=click.IntRange(1), help="Look at so many.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, change nothing.")
 
 
 @click.group(name="dlq")
@@ -133,7 +125,7 @@ def show(
 @_options
 @_ids
 @_limit
-@_dry_run
+@dry_run_option
 @click.option("--poison", is_flag=True, help="Also letters that would come back.")
 def replay(*, queue: str, stack_name: str | None, outputs: Path | None, as_json: bool, **how: Any) -> None:
     """Send the letters of QUEUE back to where they belong. Can be repeated, and cut off, at any time."""
@@ -161,7 +153,7 @@ def replay(*, queue: str, stack_name: str | None, outputs: Path | None, as_json:
 @_options
 @_ids
 @_limit
-@_dry_run
+@dry_run_option
 @click.option("--all", "everything", is_flag=True, help="Also letters that could be replayed.")
 def drop(*, queue: str, stack_name: str | None, outputs: Path | None, as_json: bool, **how: Any) -> None:
     """Delete the letters of QUEUE for which a replay does nothing, or those named by --id, for good."""

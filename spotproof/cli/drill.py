@@ -15,6 +15,7 @@ import click
 
 from spotproof.cli.main import say_json
 from spotproof.cli.stackoutputs import stack_of
+from spotproof.cli.where import json_option, of_stack
 from spotproof.contract import ids
 from spotproof.contract.events import drill_detail
 from spotproof.contract.items import NO_INSTANCE, Slot
@@ -40,12 +41,9 @@ from spotproof.store.table import Table
     show_default=True,
     help="Seconds.",
 )
-@click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it.")
-@click.option(
-    "--outputs", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Its outputs, as JSON."
-)
+@of_stack
 @click.option("--dry-run", is_flag=True, help="Show whom it would concern, and put no event.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@json_option
 def command(
     *,
     run: str,

@@ -16,6 +16,7 @@ import click
 
 from spotproof.cli.main import say_json
 from spotproof.cli.stackoutputs import stack_of
+from spotproof.cli.where import dry_run_option, json_option, of_stack
 from spotproof.contract import ids
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head, History
@@ -69,20 +70,8 @@ def _command(wish: Wish, text: str) -> Callable[[Callable[..., None]], click.Com
     """The options that the three have in common."""
 
     def made(function: Callable[..., None]) -> click.Command:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
-            click.option("--dry-run", is_flag=True, help="Say what would happen, write nothing."),
-            click.option("--reason", default="", help="For whoever looks at the run later."),
-            click.option(
-                "--outputs",
-                metavar="FILE",
-                type=click.Path(path_type=Path, dir_okay=False),
-                help="Its outputs, as JSON.",
-            ),
-            click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it."),
-            click.argument("run"),
-        ):
-            function = option(function)
+        reason = click.option("--reason", default="", help="For whoever looks at the run later.")
+        function = click.argument("run")(of_stack(reason(dry_run_option(json_option(function)))))
         return click.command(name=wish.verb, help=text)(function)
 
     return made

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from spotproof.cli.status import open_table
+from spotproof.cli.where import FILE, of_stack_or_folder, place_of
 from spotproof.contract import ids
 from spotproof.errors import BadSettings, ContractError, Missing
 from spotproof.report import html, text
@@ -19,17 +19,13 @@ from spotproof.store.members import Memberships
 from spotproof.store.stories import starts_of, story_from
 from spotproof.store.table import Table
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command(name="report")
 @click.argument("run")
-@click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it.")
-@click.option("--outputs", metavar="FILE", type=_FILE, help="Its outputs, as JSON.")
-@click.option("--local", metavar="DIR", type=click.Path(path_type=Path), help="A local run's folder.")
-@click.option("-o", "--output", metavar="FILE", type=_FILE, help="Write the page here, as one file of HTML.")
-@click.option("--losses", metavar="FILE", type=_FILE, help="A loss log (JSON lines) that the run's trainers wrote.")
-@click.option("--reference", metavar="FILE", type=_FILE, help="The loss log of an uninterrupted run, to compare with.")
+@of_stack_or_folder
+@click.option("-o", "--output", metavar="FILE", type=FILE, help="Write the page here, as one file of HTML.")
+@click.option("--losses", metavar="FILE", type=FILE, help="A loss log (JSON lines) that the run's trainers wrote.")
+@click.option("--reference", metavar="FILE", type=FILE, help="The loss log of an uninterrupted run, to compare with.")
 def command(
     *,
     run: str,
@@ -42,7 +38,7 @@ def command(
 ) -> None:
     """Tell what happened to RUN: its nodes, its recoveries with their stages, its losses, what it cost."""
     ids.run_id(run)
-    table = open_table(stack_name, outputs, local).table
+    table = place_of(stack_name=stack_name, outputs=outputs, local=local).table
     told = story_of(run, table, losses=losses, reference=reference, now=time.time())
     if output is not None:
         write_page(told, output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import click
 
 from spotproof.cli.advice import next_steps
 from spotproof.cli.main import say_json
-from spotproof.cli.stackoutputs import stack_of
 from spotproof.cli.statuslines import lines_of
+from spotproof.cli.where import json_option, of_stack_or_folder, place_of
 from spotproof.contract import ids
 from spotproof.contract.items import Head, Node, Pool, to_item
 from spotproof.contract.times import Moment, times_of
-from spotproof.errors import BadSettings, Missing
+from spotproof.errors import Missing
 from spotproof.report.model import Recovery
 from spotproof.store.head import Heads
 from spotproof.store.members import Memberships
@@ -31,51 +30,20 @@ ENTRIES_AT_MOST = 2_000  # of the timeline: the newest recoveries
 RECOVERIES = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """The table that the options name. `region` is '' for a local run: it has no pools. `words` repeat the options."""
-
-    table: Table
-    region: str
-    words: str
-
-
 @click.command(name="status")
 @click.argument("run")
-@click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it.")
-@click.option(
-    "--outputs", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Its outputs, as JSON."
-)
-@click.option("--local", metavar="DIR", type=click.Path(path_type=Path), help="A local run's folder.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@of_stack_or_folder
+@json_option
 def command(*, run: str, stack_name: str | None, outputs: Path | None, local: Path | None, as_json: bool) -> None:
     """Show status, slots, nodes, recoveries and the newest durable step of RUN, and what to do next."""
     ids.run_id(run)
-    opened = open_table(stack_name, outputs, local)
-    document = describe(run, opened.table, region=opened.region, where=opened.words)
+    place = place_of(stack_name=stack_name, outputs=outputs, local=local)
+    document = describe(run, place.table, region=place.region, where=place.words)
     if as_json:
         say_json(document)
         return
     for line in lines_of(document, now=document["now"]):
         click.echo(line)
-
-
-def open_table(stack_name: str | None, outputs: Path | None, local: Path | None) -> Opened:
-    """The table of a stack or of a local run's folder, closed when the command ends."""
-    if local is None:
-        stack = stack_of(name=stack_name, file=outputs)
-        words = f"--stack {stack_name}" if stack_name is not None else f"--outputs {outputs}"
-        return Opened(table=stack.open_table(), region=stack.region, words=words)
-    if stack_name is not None or outputs is not None:
-        raise BadSettings("a run is local or in a stack, not both", next_step="leave out --local or the stack")
-    from spotproof.agent.main import TABLE_FILE
-    from spotproof.store.local import LocalTable
-
-    if not (local / TABLE_FILE).is_file():
-        raise Missing(f"{local} holds no run", next_step="give the folder that `spotproof run --local` was given")
-    table = LocalTable(local / TABLE_FILE)
-    click.get_current_context().call_on_close(table.close)
-    return Opened(table=table, region="", words=f"--local {local}")
 
 
 def describe(run: str, table: Table, *, region: str = "", where: str = "", now: float | None = None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import click
 
 from spotproof.cli.main import say_json
 from spotproof.cli.stackoutputs import Stack, stack_of
+from spotproof.cli.where import json_option, of_stack
 from spotproof.contract import runspec
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head, History
@@ -32,12 +33,9 @@ from spotproof.store.table import Table
 
 @click.command(name="submit")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--stack", "stack_name", metavar="NAME", help="The stack, as CloudFormation knows it.")
-@click.option(
-    "--outputs", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Its outputs, as JSON."
-)
+@of_stack
 @click.option("--dry-run", is_flag=True, help="Show the spec that would be written, write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@json_option
 def command(*, file: Path, stack_name: str | None, outputs: Path | None, dry_run: bool, as_json: bool) -> None:
     """Write the run that FILE describes. Running it again changes nothing; another run needs another id."""
     spec = read_spec(file)  # what is wrong in the file is said without asking AWS

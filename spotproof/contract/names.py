@@ -93,6 +93,9 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
 VISIBILITY_FACTOR: Final = 6  # queue visibility >= 6 x function timeout
 MAX_RECEIVES: Final = 5  # deliveries before the dead-letter queue
 
+LOCAL_TABLE: Final = "table.sqlite"  # in a local run's folder
+LOCAL_OBJECTS: Final = "objects"
+
 OUTPUT_TABLE: Final = "Table"
 OUTPUT_BUCKET: Final = "Bucket"
 OUTPUT_TEMPLATE_ID: Final = "LaunchTemplateId"

@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from spotproof.contract import names
 from spotproof.contract.settings import RendezvousSettings
 from spotproof.errors import BadSettings, StoreError, Superseded
 from spotproof.rendezvous.decide import Seat, Size
@@ -42,8 +43,6 @@ from spotproof.store.table import Table
 __all__ = ["Handler", "create"]
 
 BACKEND: Final = "spotproof"
-TABLE_FILE: Final = "table.sqlite"
-OBJECTS_DIR: Final = "objects"
 
 
 class Handler(RendezvousHandler):
@@ -150,7 +149,7 @@ def _table(settings: RendezvousSettings) -> Table:
     if settings.local_dir:
         folder = Path(settings.local_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        return LocalTable(folder / TABLE_FILE)
+        return LocalTable(folder / names.LOCAL_TABLE)
     raise BadSettings(
         "--rdzv-backend spotproof finds neither SPOTPROOF_TABLE nor SPOTPROOF_LOCAL_DIR",
         next_step="start torchrun with `spotproof run`, or set one of them",
@@ -162,7 +161,7 @@ def _objects(settings: RendezvousSettings) -> Objects | None:
     if settings.table and settings.bucket:
         return S3Objects(Clients(region=settings.region).s3, settings.bucket)
     if settings.local_dir and not settings.table:
-        return FolderObjects(Path(settings.local_dir) / OBJECTS_DIR)
+        return FolderObjects(Path(settings.local_dir) / names.LOCAL_OBJECTS)
     return None
 
 

@@ -41,7 +41,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spotproof.agent.main import OBJECTS_DIR, TABLE_FILE, run_agent
+from spotproof.agent.main import run_agent
 from spotproof.checkpoint import commit as committing
 from spotproof.checkpoint import jobs, uploads
 from spotproof.checkpoint import restore as restoring
@@ -51,7 +51,7 @@ from spotproof.checkpoint.fetch import Fetcher
 from spotproof.checkpoint.memcopy import Mover
 from spotproof.checkpoint.state import capture
 from spotproof.checkpoint.uploader import Uploader, open_stores
-from spotproof.contract import layout
+from spotproof.contract import layout, names
 from spotproof.run import Run
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.folder import FolderObjects
@@ -120,7 +120,7 @@ def arm(fuse: Fuse) -> None:
     for name in FILE_CALLS:
         setattr(os, name, _around(fuse, f"os.{name}", getattr(os, name)))
     os.write = _torn(fuse, os.write)
-    for owner, names in (
+    for owner, calls in (
         (LocalTable, ("write", "transact")),
         (FolderObjects, ("put", "put_if_absent")),
         (Arena, ("move",)),
@@ -129,7 +129,7 @@ def arm(fuse: Fuse) -> None:
         (Mover, ("move",)),
         (jobs, ("send",)),
     ):
-        for name in names:
+        for name in calls:
             label = f"{getattr(owner, '__name__', owner)}.{name}"
             setattr(owner, name, _around(fuse, label, getattr(owner, name)))
 
@@ -194,7 +194,7 @@ class Site:
 
     def fetcher(self, table: LocalTable) -> Fetcher:
         stores = Stores(
-            objects=FolderObjects(self.folder / OBJECTS_DIR),
+            objects=FolderObjects(self.folder / names.LOCAL_OBJECTS),
             checkpoints=Checkpoints(table),
             pointers=Pointers(table),
             memberships=Memberships(table),
@@ -203,9 +203,9 @@ class Site:
 
     def pointed(self) -> int:
         """The step that the pointer names now, 0 for none."""
-        if not (self.folder / TABLE_FILE).exists():
+        if not (self.folder / names.LOCAL_TABLE).exists():
             return 0
-        with LocalTable(self.folder / TABLE_FILE) as table:
+        with LocalTable(self.folder / names.LOCAL_TABLE) as table:
             pointer = Pointers(table).read(RUN)
         return 0 if pointer is None else pointer.step
 
@@ -242,7 +242,7 @@ def train(site: Site, floor: int) -> int:
 
 def check_end(site: Site) -> int:
     """In a process of its own: the newest checkpoint is the end of the uninterrupted training."""
-    with LocalTable(site.folder / TABLE_FILE) as table:
+    with LocalTable(site.folder / names.LOCAL_TABLE) as table:
         fetched = site.fetcher(table).newest()
     if fetched is None or fetched.order[1] != STEPS:
         site.say(f"LOST: the end is {None if fetched is None else fetched.order}, not step {STEPS}")

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from spotproof.agent.main import TABLE_FILE
 from spotproof.cli.main import commands
 from spotproof.cli.report import story_of, write_page
-from spotproof.contract import keys
+from spotproof.contract import keys, names
 from spotproof.contract.items import Generation, Pool, to_item
 from spotproof.contract.states import Market
 from spotproof.errors import BadSettings, Missing
@@ -52,7 +51,7 @@ def local(tmp_path: Path) -> Path:
     """A local run that was killed once: two starts, the second from step 20."""
     folder = tmp_path / "run"
     folder.mkdir()
-    with LocalTable(folder / TABLE_FILE) as table:
+    with LocalTable(folder / names.LOCAL_TABLE) as table:
         seal(table, 1, AT)
         seal(table, 2, AT + 60, step=20)
     return folder
@@ -94,7 +93,7 @@ def test_a_trainer_that_was_started_again_on_its_node_goes_on_in_the_nodes_segme
     losses = log(
         tmp_path, "losses.jsonl", (1, range(1, 11), AT + 2), (2, range(11, 31), AT + 20), (3, range(21, 41), AT + 62)
     )
-    with LocalTable(local / TABLE_FILE) as table:
+    with LocalTable(local / names.LOCAL_TABLE) as table:
         told = story_of(RUN, table, losses=losses, reference=None, now=AT + 99)
     assert [(one.incarnation, one.points[0].step, one.points[-1].step) for one in told.segments] == [
         (1, 1, 30),
