@@ -2,12 +2,13 @@
 
     python benchmarks/hot_path.py [--check] [--samples 9]
 
-An emulated account in a process of its own, whose answers take at least as long as those of AWS: 5 ms for DynamoDB and
-a second for a fleet. Each sample is one bare call, then one interruption warning that goes the whole way through the
-handler: `handed over` is the time until our CreateFleet has left the process, `answered` until its answer is back. Both
-are warm. The emulator alone, without those latencies, is shown too: there a fleet takes as long as three reads of
-DynamoDB, which it does nowhere else. Import cost is CPU of a new process with all of its bytecode cached, each handler
-with the clients that it uses beside boto3 with the same clients, in turn. Only ratios are quoted.
+An emulated account in a process of its own. Each sample is one bare call, then one interruption warning that goes
+the whole way through the handler: `handed over` is the time until our CreateFleet has left, `answered` until its answer
+is back. Both are warm. The bounds are for the emulator as it is, where a fleet takes as long as three reads of DynamoDB.
+Shown beside it, and judged by nobody: the same with answers that take as long as we think AWS takes at least (5 ms for
+DynamoDB, a second for a fleet: assumed, not measured). Import cost is CPU of a new process with all of
+its bytecode cached, each handler with the clients that it uses beside boto3 with the same clients, in turn. Only ratios
+are quoted.
 """
 
 from __future__ import annotations
@@ -287,19 +288,19 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=9)
     parser.add_argument("--check", action="store_true", help="exit 1 when a bound is broken")
     given = parser.parse_args()
-    found = samples_of(given.samples, as_aws=True)
+    found = samples_of(given.samples, as_aws=False)
     numbers: dict[str, float] = {
         "handed over, times bare": found.ratio(found.handed_over),
         "answered, times bare": found.ratio(found.answered),
     }
     numbers |= {f"import of {name}, times boto3": ratio for name, ratio in imports(max(3, given.samples // 2)).items()}
-    alone = samples_of(max(3, given.samples // 3), as_aws=False)
+    slowed = samples_of(max(3, given.samples // 3), as_aws=True)
     size = bundle_bytes()
     bounds = dict.fromkeys(numbers, MOST_OF_IMPORT) | dict.fromkeys(list(numbers)[:2], MOST_OF_BARE)
     for what, count in numbers.items():
         print(f"{what:36} {count:6.2f}  {'ok' if count <= bounds[what] else 'BROKEN'}, bound {bounds[what]}")
-    raw = alone.ratio(alone.answered)
-    print(f"{'answered, emulator without latencies':36} {raw:6.2f}  its fleet takes no longer than a few reads")
+    assumed = f"{slowed.ratio(slowed.handed_over):.2f} and {slowed.ratio(slowed.answered):.2f}"
+    print(f"with assumed latencies of AWS, not judged: handed over and answered {assumed}")
     print(f"{'bundle, bytes zipped':36} {size or 'not measured: run make setup'}  bound {MOST_BYTES:,}")
     broken = [what for what, count in numbers.items() if count > bounds[what]]
     broken += ["bundle"] if size is not None and size > MOST_BYTES else []
