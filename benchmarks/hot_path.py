@@ -4,7 +4,7 @@
 
 An emulated account in a process of its own. Each sample is one bare call, then one interruption warning that goes
 the whole way through the handler: `handed over` is the time until our CreateFleet has left, `answered` until its answer
-is back. Both are warm. The bounds are for the emulator as it is, where a fleet takes as long as three reads of DynamoDB.
+is back. Both are warm. The bounds are for the emulator as it is: a fleet takes as long as three reads of DynamoDB.
 Shown beside it, and judged by nobody: the same with answers that take as long as we think AWS takes at least (5 ms for
 DynamoDB, a second for a fleet: assumed, not measured). Import cost is CPU of a new process with all of
 its bytecode cached, each handler with the clients that it uses beside boto3 with the same clients, in turn. Only ratios
