@@ -31,7 +31,11 @@ def order_flush(
     deadline_at = until(facts, deadline_at)
     everybody = leavers | _unheard_leavers(facts.head, facts.now)
     order = FlushOrder(
-        order=order_id(facts.run, kind, deadline_at, everybody), kind=kind, deadline_at=deadline_at, leavers=everybody
+        order=order_id(facts.run, kind, deadline_at, everybody),
+        kind=kind,
+        deadline_at=deadline_at,
+        leavers=everybody,
+        generation=0 if facts.sealed is None else facts.sealed.generation,
     )
     who = ", ".join(str(slot) for slot in sorted(everybody)) or "nobody"
     told = Tell(

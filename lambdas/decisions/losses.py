@@ -85,7 +85,10 @@ def loss_of_drill(message: Drill, member: Member) -> Loss:
 
 
 def loss_of_release(message: TagChange, member: Member) -> Loss:
-    """A person has taken the run's tag off: the node saves, and its place is given to another one."""
+    """A person has taken the run's tag off: the node saves, and its place is given to another one.
+
+    Nobody ends it, so its time begins when that is heard of (`_one_each`), and the message may be of another change.
+    """
     return Loss(
         instance=message.instance,
         slot=member.slot,
@@ -119,7 +122,7 @@ def decide(facts: Facts, losses: Sequence[Loss]) -> tuple[Action, ...]:
     """Flush order, promotions, claims, in this order; () when every loss has been dealt with."""
     raised = promotions(facts)
     slots = promoted(facts, raised)
-    lost = [_placed(loss, slots[loss.slot]) for loss in _one_each(losses) if loss.slot in slots]
+    lost = [_placed(loss, slots[loss.slot]) for loss in _one_each(losses, now=facts.now) if loss.slot in slots]
     told = [notice for one in lost for notice in _noticed(facts, one)]
     ended = [action for loss in losses for action in _ended(facts, loss)]
     wanted = facts.head is not None and facts.head.status.wants_nodes
@@ -200,10 +203,11 @@ def _lifted(facts: Facts, lost: Sequence[_Lost], loss: Loss) -> tuple[Action, ..
     return () if lift is None else (lift,)
 
 
-def _one_each(losses: Sequence[Loss]) -> list[Loss]:
+def _one_each(losses: Sequence[Loss], *, now: int) -> list[Loss]:
     """One loss for each instance; a notice, with its deadline, says more than a state change."""
     best: dict[str, Loss] = {}
-    for loss in losses:
+    for heard in losses:
+        loss = replace(heard, deadline_at=now + NOTICE_S) if heard.action == UNTAGGED else heard
         known = best.get(loss.instance)
         if known is None or (known.deadline_at is None and loss.deadline_at is not None):
             best[loss.instance] = loss

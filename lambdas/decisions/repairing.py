@@ -19,6 +19,7 @@ from lambdas.decisions.actions import (
     NoteCommit,
     Notify,
     Promote,
+    Release,
     Reschedule,
     Rest,
     Tell,
@@ -58,9 +59,16 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     if let_go:
         return (*known, *losses.decide(facts, let_go))  # its order first; the rest at the next look
     adopted = adoption.by_look(facts, slots)  # before empty places are claimed for a launch
-    mended = (*adopted, *_failures(facts, facts.head, slots), *_losses(facts, slots), *moves.decide(facts, slots))
+    lost = _losses(facts, slots)
+    mended = (*adopted, *_failures(facts, facts.head, slots), *lost, *moves.decide(facts, _unreleased(slots, lost)))
     planned = _planned(facts, facts.head, slots, is_quiet=not mended)
     return (*known, *mended, *planned, *ending.orphans(facts, slots))
+
+
+def _unreleased(slots: dict[int, Slot], lost: tuple[Action, ...]) -> dict[int, Slot]:
+    """The slots but those whose holder is lost beside its successor: an order would mean that one, which joins."""
+    gone = {one.first.seen.slot for one in lost if isinstance(one, Guarded) and isinstance(one.first, Release)}
+    return {number: slot for number, slot in slots.items() if number not in gone}
 
 
 def is_missed(facts: Facts) -> tuple[Action, ...]:

@@ -104,6 +104,7 @@ def order_of(head: Head) -> FlushOrder | None:
         kind=head.order_kind or NoticeKind.INTERRUPTION,
         deadline_at=head.order_deadline_at,
         leavers=slots_of(head.order_leavers or "0"),
+        generation=head.order_generation,
     )
 
 

@@ -196,7 +196,7 @@ class Loop:
 
     def _joined(self, joined: Joined) -> None:
         now = self.situation
-        now.generation, now.fetched = joined.generation, joined.fetched
+        now.generation, now.joined_in, now.fetched = joined.generation, joined.generation, joined.fetched
         if joined.old_order is not None:
             now.notices.forget_before_joining(joined.old_order)
         now.passed(Moment.JOINED)
@@ -263,7 +263,7 @@ class Loop:
             return
         order = order_of(says.head)
         if order is not None:
-            self.leaving.hear(of_order(order, source=Source.HEAD, slot=now.place.slot))
+            self.leaving.hear(of_order(order, source=Source.HEAD, slot=now.place.slot, joined_in=now.joined_in))
         if says.head.status in (RunStatus.PAUSED, RunStatus.STOPPING, RunStatus.STOPPED) and now.has_joined:
             now.is_paused = says.head.status is RunStatus.PAUSED
             self.leaving.hear(self._person(f"status-{says.head.status}"))

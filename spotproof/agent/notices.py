@@ -50,14 +50,18 @@ class News:
     is_extra: bool = False
 
 
-def of_order(order: FlushOrder, *, source: Source, slot: int) -> Heard:
-    """A flush order as this slot hears it."""
+def of_order(order: FlushOrder, *, source: Source, slot: int, joined_in: int = 0) -> Heard:
+    """A flush order as the node in this slot hears it, which joined in that generation (0: unknown).
+
+    Whoever joined after the leavers were named was not meant: the order may have come late.
+    """
+    is_older = 0 < order.generation < joined_in
     return Heard(
         key=order.order,
         source=source,
         kind=order.kind,
         deadline_at=float(order.deadline_at),
-        leave=slot in order.leavers,
+        leave=slot in order.leavers and not is_older,
     )
 
 

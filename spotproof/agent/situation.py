@@ -71,6 +71,7 @@ class Situation:
     place: Place | None = None
     spec: RunSpec | None = None
     generation: int = 0
+    joined_in: int = 0  # the first generation with this node, where that is sure; 0: unknown
     fetched: Fetched | None = None
     is_ready: bool = False  # one of many nodes: its launcher may go into the rendezvous
     sealed: Generation | None = None  # one of many nodes: the membership of `generation`

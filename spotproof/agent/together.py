@@ -90,6 +90,8 @@ class Together:
         if sealed.generation <= now.generation:
             return
         self._judge(now.sealed, sealed)
+        if not now.has_joined and now.is_over:  # a look before this one did not find it there
+            now.joined_in = sealed.generation
         now.generation, now.sealed = sealed.generation, sealed
         self._give_up_parts()
         now.say(generation=sealed.generation)

@@ -40,12 +40,14 @@ class Head:
     reason: str = ""  # for people, at most 200 characters
     status_at: int = 0  # when it got this status
     slots: int = 1
+    standby: int = 0  # places beside the slots; which of them all work is what the newest membership says
     bad: int = 0  # of many nodes: the newest generation that has lost one; its survivors form the next
     order: str | None = None  # id of the newest flush order
     order_kind: NoticeKind | None = None
     order_deadline_at: int | None = None
     order_leavers: str | None = None  # slot bitmap in hex
     order_at: int = 0  # when it was given
+    order_generation: int = 0  # the newest membership when its leavers were named; 0: unknown
     wake_at: int = 0  # when somebody comes for the claims that a burst leaves open; past: nobody is expected
     wake_s: int = 0  # how long that one waits: it grows while a burst goes on
     recoveries: int = 0  # since the last commit

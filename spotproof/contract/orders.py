@@ -25,12 +25,16 @@ _REQUEST = re.compile(REQUEST_PATTERN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushOrder:
-    """Who flushes until when. `leavers` are slot numbers; a node that is not among them only saves."""
+    """Who flushes until when. `leavers` are slot numbers; a node that is not among them only saves.
+
+    `generation` was the newest membership when they were named: whoever joined after it is not meant. 0: unknown.
+    """
 
     order: str
     kind: NoticeKind
     deadline_at: int
     leavers: frozenset[int]
+    generation: int = 0
 
 
 def bitmap_of(slots: frozenset[int]) -> str:

@@ -77,6 +77,7 @@ class Heads:
                 "order_deadline_at": order.deadline_at,
                 "order_leavers": bitmap_of(order.leavers),
                 "order_at": now,
+                "order_generation": order.generation,
             },
             when=AllOf(Exists("pk"), stands, Ne("order", order.order)),
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from lambdas.decisions.moves import ENDED_BY_US
 from lambdas.effects.stores import Stores
 from spotproof.agent import membership
 from spotproof.agent.head import order_of
@@ -57,6 +58,7 @@ class Life:
     known_order: str = ""
     over: bool = False  # superseded, or ended by itself
     generation: int = 0  # what it believes
+    joined_in: int = 0
     step: int = 0
     flush_at: float = 0.0
     flush: FlushOutcome | None = None
@@ -188,6 +190,7 @@ class Nodes:
             head = self.stores.heads.read(self.run)
             if head is not None and head.order is not None:
                 life.notices.forget_before_joining(head.order)
+            life.joined_in = number
         life.generation = number
         pointer = self.stores.pointers.read(self.run)
         life.step = 0 if pointer is None else pointer.step
@@ -220,7 +223,7 @@ class Nodes:
     def _hear_head(self, life: Life, place: Place, head: Head, now: float) -> None:
         order = order_of(head)
         if order is not None:
-            heard = of_order(order, source=Source.HEAD, slot=place.slot)
+            heard = of_order(order, source=Source.HEAD, slot=place.slot, joined_in=life.joined_in)
             if heard.leave and not life.generation:
                 life.notices.forget_before_joining(heard.key)  # it means the node whose place this one takes
             else:
@@ -349,9 +352,15 @@ class Nodes:
                 continue
             if life.woke_at > (slots[int(number)].claimed_at or 0):
                 continue  # it slept when it was told to leave
-            until = None if life.ends_by is None else life.ends_by + JOIN_AFTER_DEADLINE_S - SKEW_S - 1
+            ends_by = self._told_until(slots[int(number)]) if life.ends_by is None else life.ends_by
+            until = None if ends_by is None else ends_by + JOIN_AFTER_DEADLINE_S - SKEW_S - 1
             if until is None or self.clock() < until:
                 self.violations.append(f"slot {number}: sealed over {instance}, which could still save")
+
+    @staticmethod
+    def _told_until(slot: Slot) -> float | None:
+        """Until when a holder that is moved has time: what it cannot save by then, with the table out, is lost."""
+        return slot.deadline_at if slot.cause in ENDED_BY_US and not slot.waits_for_notice else None
 
     def _beat(self, life: Life, phase: NodePhase, *, exit_code: int | None = None) -> None:
         place = life.place

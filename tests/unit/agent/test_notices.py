@@ -28,6 +28,15 @@ def test_an_order_names_this_slot_or_only_wants_a_checkpoint() -> None:
     assert not of_order(order, source=Source.HEAD, slot=1).leave
 
 
+def test_an_order_that_comes_late_does_not_mean_who_joined_after_its_leavers_were_named() -> None:
+    order = FlushOrder(order="o", kind=NoticeKind.INTERRUPTION, deadline_at=5, leavers=frozenset({3}), generation=4)
+    assert not of_order(order, source=Source.HEAD, slot=3, joined_in=5).leave
+    assert of_order(order, source=Source.HEAD, slot=3, joined_in=4).leave
+    assert of_order(order, source=Source.HEAD, slot=3).leave, "when it joined is not known"
+    unknown = dataclasses.replace(order, generation=0)
+    assert of_order(unknown, source=Source.HEAD, slot=3, joined_in=5).leave
+
+
 def test_one_interruption_in_three_ways_is_one_and_the_earliest_deadline_wins() -> None:
     notices = Notices()
     first = notices.hear(METADATA, now=NOW)

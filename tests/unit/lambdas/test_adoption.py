@@ -258,6 +258,17 @@ def test_untagging_saves_replaces_and_never_ends() -> None:
     assert MINE not in world.ec2.terminated
 
 
+def test_a_word_of_tags_that_comes_minutes_late_leaves_the_node_its_time_to_save() -> None:
+    world = World()
+    adopted(world)
+    del world.ec2.instances[MINE].tags[tags.RUN]
+    heard_late = tagged(MINE, world.clock() - 210)
+    world.deliver(heard_late)
+    deadline_at = int(world.clock()) + 120
+    assert (world.slot().deadline_at, world.head().order_deadline_at) == (deadline_at, deadline_at)
+    assert slots_of(world.head().order_leavers or "0") == frozenset({0})
+
+
 def _flushed(world: World) -> Node:
     return Node(
         run="mini",

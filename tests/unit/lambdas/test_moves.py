@@ -384,6 +384,19 @@ def test_a_standing_order_that_meant_the_node_before_does_not_release_the_succes
     assert world.slot().deadline_at == head.order_deadline_at
 
 
+def test_no_order_names_the_place_of_a_holder_that_is_lost_while_its_successor_is_ready() -> None:
+    world = World()
+    [holder] = world.started()
+    world.deliver(health(holder, at=world.clock(), starts="Mon, 18 May 2026 06:00:00 GMT", code=RETIRED))
+    world.boot()
+    world.beat("mini", str(world.slot().successor_instance), NodePhase.PARKED)
+    ordered = world.head().order
+    world.beat("mini", holder, NodePhase.DRAINING, flush=FlushOutcome.COMMITTED, flush_step=3)
+    world.tick()
+    assert (world.slot().waits_for_notice, world.slot().cause) == (None, Cause.DISAPPEARED)
+    assert (world.head().order, leavers(world)) == (ordered, frozenset())
+
+
 def test_a_failed_holder_ends_the_run_although_a_successor_waits() -> None:
     world = World()
     holder, _ = prewarmed(world)
