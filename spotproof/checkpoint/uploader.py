@@ -271,9 +271,16 @@ def open_stores(begin: Begin) -> tuple[Objects, Table]:
     from spotproof.store.clients import Clients
     from spotproof.store.dynamo import DynamoTable
     from spotproof.store.s3 import S3Objects
+    from spotproof.store.sender import Sender, address_of
 
     clients = Clients(region=begin.region or None)
-    return S3Objects(clients.s3, begin.bucket), DynamoTable(clients.dynamodb, begin.table)
+    client = clients.s3
+    sender = Sender(
+        address=lambda: address_of(client, begin.bucket),
+        region=client.meta.region_name,
+        find_credentials=clients.credentials,
+    )
+    return S3Objects(client, begin.bucket, sender=sender), DynamoTable(clients.dynamodb, begin.table)
 
 
 def main() -> int:

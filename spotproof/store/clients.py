@@ -57,6 +57,7 @@ class Clients:
         self._region = region
         self._made: dict[str, Any] = {}
         self._session: Any = None
+        self._renewed: Any = None  # credentials that took the place of those that the service refused
         self._lock = threading.Lock()
 
     def get(self, service: str) -> Any:
@@ -104,6 +105,29 @@ class Clients:
     def sts(self) -> Any:
         """STS, to say who we are."""
         return self.get("sts")
+
+    def credentials(self, anew: bool) -> Any:  # noqa: FBT001 -- the shape that `store.sender` calls
+        """Frozen credentials that are good now; with `anew` from where they come from, not from what is remembered.
+
+        Raises NoCredentialsError (of botocore) where there are none.
+        """
+        import botocore.session
+        from botocore.exceptions import NoCredentialsError
+
+        client = self.s3  # makes the session
+        with self._lock:
+            session = self._session
+        found = botocore.session.get_session().get_credentials() if anew else session.get_credentials()
+        if anew and found is not None:
+            # The clients ask this very object at every signing, so that they have the new ones too.
+            client._request_signer._credentials = found  # noqa: SLF001 -- there is no public way to give it new ones
+            with self._lock:
+                self._renewed = found
+        elif not anew:
+            found = self._renewed or found
+        if found is None:
+            raise NoCredentialsError
+        return found.get_frozen_credentials()
 
     def _make(self, service: str, settings: ClientSettings) -> Any:
         import boto3

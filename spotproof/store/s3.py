@@ -1,4 +1,4 @@
-"""The bucket: `Objects` over a low-level S3 client, one request per object.
+"""The bucket: `Objects` over a low-level S3 client, one request per object; of a node that uploads, PUTs by a `Sender`.
 
 S3 verifies the checksum that goes with each body, so a body damaged on the way is refused, not stored. The blake3
 digest goes along as metadata: it tells after a 412 whether the object that is there is ours.
@@ -15,6 +15,7 @@ from spotproof.store.awserrors import Failure, aws_failures, kind_of
 from spotproof.store.digest import digest_of
 from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked
 from spotproof.store.retry import Patience
+from spotproof.store.sender import Sender
 
 __all__ = ["Checksum", "S3Objects"]
 
@@ -36,23 +37,30 @@ class S3Objects:
     """See `Objects` for the promises."""
 
     def __init__(
-        self, client: Any, bucket: str, *, checksum: Checksum = Checksum.CRC64NVME, patience: Patience = PATIENCE
+        self,
+        client: Any,
+        bucket: str,
+        *,
+        checksum: Checksum = Checksum.CRC64NVME,
+        patience: Patience = PATIENCE,
+        sender: Sender | None = None,
     ) -> None:
         self._client = client
+        self._sender = sender
         self._bucket = bucket
         self._checksum = checksum
         self._patience = patience
 
     def put(self, key: str, data: Buffer, *, digest: str, until: float = NO_DEADLINE) -> None:
         """See `Objects`."""
-        self._patience.call(lambda: self._put(key, data, digest), doing=self._doing("put", key), until=until)
+        self._patience.call(lambda: self._put(key, data, digest, until), doing=self._doing("put", key), until=until)
 
     def put_if_absent(self, key: str, data: Buffer, *, digest: str, until: float = NO_DEADLINE) -> PutOutcome:
         """See `Objects`."""
 
         def attempt() -> PutOutcome | None:
             try:
-                self._put(key, data, digest, IfNoneMatch="*")
+                self._put(key, data, digest, until, is_first=True)
             except aws_failures() as failure:
                 if kind_of(failure) is not Failure.CONDITION:
                     raise
@@ -101,14 +109,20 @@ class S3Objects:
                 return
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
-    def _put(self, key: str, data: Buffer, digest: str, **condition: str) -> None:
+    def _put(self, key: str, data: Buffer, digest: str, until: float, *, is_first: bool = False) -> None:
+        """One try. `is_first`: only if nothing has that key."""
+        if self._sender is not None:
+            condition = {"If-None-Match": "*"} if is_first else {}
+            headers = {f"x-amz-meta-{_DIGEST}": digest, **condition}
+            self._sender.put(key, memoryview(data), headers, until=until)
+            return
         self._client.put_object(
             Bucket=self._bucket,
             Key=key,
             Body=data if isinstance(data, bytes) else bytes(data),
             ChecksumAlgorithm=self._checksum.value,
             Metadata={_DIGEST: digest},
-            **condition,
+            **({"IfNoneMatch": "*"} if is_first else {}),
         )
 
     def _fetch(self, key: str, *, until: float) -> tuple[bytes, str | None]:

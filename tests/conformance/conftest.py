@@ -16,11 +16,13 @@ import pytest
 
 from spotproof.store import clients
 from spotproof.store.clients import Clients
+from spotproof.store.connections import Pace
 from spotproof.store.dynamo import DynamoTable
 from spotproof.store.folder import FolderObjects
 from spotproof.store.local import IN_MEMORY, LocalTable
 from spotproof.store.objects import Objects
 from spotproof.store.s3 import S3Objects
+from spotproof.store.sender import Sender, address_of
 from spotproof.store.table import Table
 from tests.fakes.dict_table import DictTable
 from tests.fakes.seaweedfs import NotHere, seaweedfs
@@ -41,6 +43,8 @@ BUCKETS = [
     FOLDER,
     pytest.param(MOTO, marks=pytest.mark.emulator),
     pytest.param(SEAWEEDFS, marks=pytest.mark.emulator),
+    pytest.param(f"{MOTO}-sender", marks=pytest.mark.emulator),
+    pytest.param(f"{SEAWEEDFS}-sender", marks=pytest.mark.emulator),
 ]
 
 
@@ -131,12 +135,24 @@ def table(table_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
 
 
 @pytest.fixture(params=BUCKETS)
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
-    """Each bucket in turn."""
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Objects]:
+    """Each bucket in turn; where a sender puts, as in an uploader, too."""
     if request.param == FOLDER:
-        return FolderObjects(tmp_path / "bucket")
-    found: Objects = request.getfixturevalue("emulated_bucket")(request.param)[1]
-    return found
+        yield FolderObjects(tmp_path / "bucket")
+        return
+    name, _, how = request.param.partition("-")
+    client, found = request.getfixturevalue("emulated_bucket")(name)
+    if not how:
+        yield found
+        return
+    sender = Sender(
+        address=lambda: address_of(client, BUCKET),
+        region="us-east-1",
+        find_credentials=Clients(region="us-east-1").credentials,
+        pace=Pace(answer_s=ANSWER_WITHIN_S, stall_s=ANSWER_WITHIN_S),
+    )
+    yield S3Objects(client, BUCKET, sender=sender)
+    sender.close()
 
 
 @pytest.fixture

@@ -10,6 +10,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, HTTPClientError
 
 from rehearsal.plane.object_faults import ObjectFault, ObjectKind
+from spotproof.errors import Denied
+from spotproof.store.digest import digest_of
+from spotproof.store.objects import PutOutcome
+from spotproof.store.s3 import S3Objects
+from spotproof.store.sender import Sender, address_of
 from tests.rehearsal.conftest import Stack
 
 pytestmark = [pytest.mark.emulator]
@@ -47,6 +52,24 @@ def test_the_second_creator_of_a_key_loses(stack: Stack) -> None:
 def test_a_wrong_checksum_is_refused_by_the_server(stack: Stack) -> None:
     with pytest.raises(ClientError, match="BadDigest"):
         client(stack).put_object(Bucket=stack.outputs["Bucket"], Key="bad", Body=b"x", ChecksumCRC64NVME="AAAAAAAAAAA=")
+
+
+def test_an_uploaders_sender_is_understood_and_judged_like_any_client(stack: Stack) -> None:
+    bucket, keys = stack.outputs["Bucket"], client(stack)._request_signer._credentials.get_frozen_credentials()
+    found = {"keys": keys}
+    sender = Sender(
+        address=lambda: address_of(client(stack), bucket), region="us-east-1", find_credentials=lambda _: found["keys"]
+    )
+    objects = S3Objects(client(stack), bucket, sender=sender)
+    assert objects.put_if_absent("sent", b"1", digest=digest_of(b"1")) is PutOutcome.CREATED
+    assert objects.put_if_absent("sent", b"1", digest=digest_of(b"1")) is PutOutcome.SAME
+    stack.region.object_faults.add(ObjectFault(kind=ObjectKind.ALTER, method="PUT", key="^al", alter=lambda _: b"x"))
+    objects.put("altered", memoryview(b"whole"), digest=digest_of(b"whole"))
+    assert objects.get("altered", digest=digest_of(b"whole")) == b"whole"
+    found["keys"] = keys._replace(secret_key="guessed")
+    with pytest.raises(Denied, match="SignatureDoesNotMatch"):
+        objects.put("sent", b"2", digest=digest_of(b"2"))
+    sender.close()
 
 
 def test_a_wrong_secret_is_refused(stack: Stack) -> None:
