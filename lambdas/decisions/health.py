@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from lambdas.decisions.actions import Action, Guarded, Measure, Notify, PlanMove, Promote, Tell
+from lambdas.decisions import parting
+from lambdas.decisions.actions import Action, Guarded, Measure, Notify, PlanMove, Promote, Tell, Watch
 from lambdas.decisions.facts import Facts
 from lambdas.decisions.flush import extra_checkpoint
 from lambdas.decisions.moves import Move, claim_ahead, signals_of
@@ -21,7 +22,7 @@ from spotproof.contract.items import NEVER, Slot
 from spotproof.contract.limits import LATE_FLUSH_S
 from spotproof.contract.messages import BlockExpiry, ScheduledChange
 from spotproof.contract.metrics import Metric
-from spotproof.contract.states import Cause, NoticeKind
+from spotproof.contract.states import Cause, NoticeKind, RunStatus
 
 # Words of an event type code (AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED) that say: the host is failing.
 FAILING: Final = frozenset({"RETIREMENT", "DEGRADED"})
@@ -40,14 +41,23 @@ def decide(facts: Facts, dated: Sequence[Dated]) -> tuple[Action, ...]:
     held = [(one, slot) for one in dated if (slot := slots.get(one.member.slot)) is not None and _holds(slot, one)]
     if not held:
         return ()
-    begun = [one for one in held if facts.head.status.wants_nodes and _begins_now(facts, one[0])]
-    extra = extra_checkpoint(facts, kind=NoticeKind.MAINTENANCE, cause=Cause.MAINTENANCE) if _is_risky(begun) else ()
+    now = [one for one in held if _begins_now(facts, one[0])]
+    begun = now if facts.head.status.wants_nodes else []
+    extra = extra_checkpoint(facts, kind=NoticeKind.MAINTENANCE, cause=Cause.MAINTENANCE) if _is_risky(now) else ()
     return (
         *extra,
         *(Guarded(first=Promote(slot=slot)) for slot in raised),
         *(_planned(facts, one, slot) for one, slot in held),
         *(_begun(facts, one, slot) for one, slot in begun if slot.successor_instance is None),
+        *_watched(facts, dated),
     )
+
+
+def _watched(facts: Facts, dated: Sequence[Dated]) -> tuple[Action, ...]:
+    """A run that is blocked rests; with a date near it is looked at each minute (decisions.parting)."""
+    is_blocked = facts.head is not None and facts.head.status is RunStatus.BLOCKED
+    is_near = any(starts_at(one) - facts.now <= parting.NEAR_S for one in dated)
+    return (Watch(run=facts.run, due_at=facts.now),) if is_blocked and is_near else ()
 
 
 def _holds(slot: Slot, one: Dated) -> bool:
@@ -88,9 +98,13 @@ def _cause(one: Dated) -> Cause:
 
 
 def _before(facts: Facts, one: Dated) -> int:
-    """The date; none for maintenance that may begin at any moment, or be over: then the successor's word counts."""
-    at = starts_at(one)
-    return NEVER if _cause(one) is Cause.MAINTENANCE and at <= facts.now + LATE_FLUSH_S else at
+    """The date; none for maintenance that may begin at any moment, or be over: then the successor's word counts.
+
+    Where none comes, because the run is blocked, the date counts as long as it is to come.
+    """
+    at, is_moved = starts_at(one), facts.head is not None and facts.head.status.wants_nodes
+    is_over = at <= facts.now + (LATE_FLUSH_S if is_moved else 0)
+    return NEVER if _cause(one) is Cause.MAINTENANCE and is_over else at
 
 
 def _planned(facts: Facts, one: Dated, slot: Slot) -> Guarded:

@@ -100,9 +100,13 @@ def _as_planned(facts: Facts, slot: Slot) -> Slot:
     is_due = slot.move_instance == slot.holder_instance and slot.move_at is not None and slot.move_at <= facts.now
     if slot.cause not in {Cause.REBALANCE, Cause.FAILBACK} or not is_due:
         return slot
-    before = NEVER if slot.move_before is None else slot.move_before
-    planned = replace(slot, cause=slot.move_cause or Cause.MAINTENANCE, deadline_at=before)
+    planned = replace(slot, cause=slot.move_cause or Cause.MAINTENANCE, deadline_at=_date(facts, slot))
     return slot if planned.cause in TOGETHER and not _is_late(facts, planned) else planned
+
+
+def _date(facts: Facts, slot: Slot) -> int:
+    """The planned date. A node that is there after it (the run was blocked meanwhile) has outlived it: NEVER."""
+    return NEVER if slot.move_before is None or slot.move_before <= facts.now else slot.move_before
 
 
 def _is_alone(facts: Facts, slot: Slot) -> bool:
@@ -144,7 +148,7 @@ def _due(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
             slot=slot.slot,
             instance=slot.move_instance,
             cause=slot.move_cause or Cause.MAINTENANCE,
-            before=NEVER if slot.move_before is None else slot.move_before,
+            before=_date(facts, slot),
         )
         for slot in slots.values()
         if slot.move_instance is not None and slot.move_at is not None and slot.move_at <= facts.now

@@ -34,6 +34,8 @@ LAST_COMMIT_WAIT_S: Final = 600  # a finished run's nodes end when this has pass
 LAUNCHER_LEASE_S: Final = 60
 LAUNCH_RETRY_S: Final = 60  # next attempt after one that brought nothing
 SWEEP_PERIOD_S: Final = 60
+RESTING_PERIOD_S: Final = 5 * SWEEP_PERIOD_S  # between two looks at a run that wants nothing for now
+COLLECT_PERIOD_S: Final = 3600  # of old checkpoints: one an hour is kept, so that nothing is gained by more
 
 POOL_COOLDOWN_S: Final = 600
 POOL_COOLDOWN_MAX_S: Final = 7200
