@@ -45,12 +45,15 @@ class IdleCall:
     seconds: float
     log_bytes: int
     reads: int = 0
+    lists: int = 0  # of the bucket
     metrics: tuple[Metric, ...] = ()
 
 
 IDLE_CALLS: Final[Mapping[names.Function, IdleCall]] = {
     # One short query per partition of the index, one after the other; three lines of Lambda's log and two of ours.
     names.Function.SWEEP: IdleCall(seconds=0.5, log_bytes=2_048, reads=limits.LIVE_SHARDS, metrics=IDLE_METRICS),
+    # One listing of the runs' folders.
+    names.Function.COLLECT: IdleCall(seconds=0.5, log_bytes=2_048, lists=1),
 }
 
 
@@ -164,6 +167,8 @@ def _schedule(_: str, properties: Properties, template: Template) -> Iterator[tu
     yield "its log", ticks * call.log_bytes / 2**30, prices.LOG_GIB
     if call.reads:
         yield f"{call.reads} reads of the index for each", ticks * call.reads, prices.READ_UNIT
+    if call.lists:
+        yield "listings of the bucket", ticks * call.lists, prices.LIST_REQUEST
     if call.metrics:
         yield f"its metrics ({', '.join(call.metrics)})", len(call.metrics), prices.METRIC
 

@@ -339,3 +339,29 @@ def checkpoints(bucket: str) -> list[Grant]:
         # Without a condition on the prefix: it is what makes S3 answer 404, and not 403, for a key that is not there.
         Grant(sid="ListCheckpoints", actions=("s3:ListBucket",), resources=(bucket,)),
     ]
+
+
+def collect_checkpoints(reach: Reach) -> list[Grant]:
+    """Delete checkpoints and chunks, in the bucket and nowhere else; of the table only reads, of what is kept for whom.
+
+    Without their versions: what was deleted by mistake is there for one more day.
+    """
+    described, chunks = (f"{reach.bucket}/{s3keys.RUNS}*/{folder}/*" for folder in s3keys.FOLDERS)
+    because = "Keys carry run ids, steps and digests; nothing beside checkpoints and chunks has such a key."
+    return [
+        Grant(
+            sid="ReadWhatIsKept",
+            actions=READ_TABLE,
+            resources=(reach.table,),
+            conditions=leading_keys(f"{keys.NODE_PREFIX}*"),
+        ),
+        Grant(
+            sid="ReadSpecs",
+            actions=("dynamodb:GetItem",),
+            resources=(reach.table,),
+            conditions=leading_keys("RUN#*"),
+        ),
+        Grant(sid="ListCheckpoints", actions=("s3:ListBucket",), resources=(reach.bucket,)),
+        Grant(sid="ReadManifests", actions=("s3:GetObject",), resources=(described,), because=because),
+        Grant(sid="Collect", actions=("s3:DeleteObject",), resources=(described, chunks), because=because),
+    ]

@@ -36,6 +36,7 @@ LOG_GIB: Final = Price(usd=0.50, unit="GiB of logs written", source=_CLOUDWATCH,
 INVOCATION: Final = Price(usd=0.20e-6, unit="invocation", source=_LAMBDA, free=1e6)
 GIB_SECOND: Final = Price(usd=0.0000133334, unit="GiB-second on arm64", source=_LAMBDA, free=400_000)
 QUEUE_REQUEST: Final = Price(usd=0.40e-6, unit="request", source="aws.amazon.com/sqs/pricing", free=1e6)
+LIST_REQUEST: Final = Price(usd=5.0e-6, unit="LIST request", source="aws.amazon.com/s3/pricing")
 READ_UNIT: Final = Price(usd=0.125e-6, unit="read request unit", source=_DYNAMODB)
 TICK: Final = Price(usd=1.00e-6, unit="invocation", source="aws.amazon.com/eventbridge/pricing (Scheduler)", free=14e6)
 INTERFACE_HOUR: Final = Price(usd=0.01, unit="endpoint and zone, an hour", source="aws.amazon.com/privatelink/pricing")

@@ -137,6 +137,7 @@ def golden_events(stage: Stage) -> None:
     ghost(stage)
     stage.region.quiet()
     look_at_dashboard(stage)
+    collect(stage)
     stage.say(f"    every golden event passed; {pieces} processes trained so far, and still do")
 
 
@@ -152,6 +153,16 @@ def look_at_dashboard(stage: Stage) -> None:
             shown = stage.region.functions.invoke(endpoint.rsplit(":", 1)[-1], {"widgetContext": context, **asked})
             if shown.error or ("run" in asked and f"Run {stage.run}" not in str(shown.result)):
                 raise InVain(f"the widget, asked for {asked}, says {shown.error or shown.result!r:.200}")
+
+
+def collect(stage: Stage) -> None:
+    """An hour is over: the collection looks at every run's checkpoints, of which none is old enough to go."""
+    (name,) = [one for one in stage.region.functions.names() if "Collect" in one]
+    (fired,) = stage.region.schedules.tick("Collect")
+    stage.wait(lambda: stage.region.functions.invoked[name] > 0, what=f"{fired} calls {name}")
+    done = stage.region.functions.invoke(name, {})
+    if done.error or not isinstance(done.result, dict) or done.result["runs"] < 1 or done.result["objects"]:
+        raise InVain(f"the collection says {done.error or done.result!r:.200}")
 
 
 def ghost(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from cdk_app.constructs.log_groups import arn_of, log_group
 from cdk_app.constructs.queues import Queues
 from cdk_app.grants import Grant
 from cdk_app.policies import Attached, Reach
-from spotproof.contract import limits, names
+from spotproof.contract import names
 from spotproof.contract.events import Queue
 from spotproof.contract.names import Function, FunctionRow
 from spotproof.contract.settings import ControlSettings
@@ -29,6 +29,7 @@ SAYS: Final = {
     Function.SIGNALS: "Answers rebalance recommendations, state changes and other routine events",
     Function.SWEEP: "Each minute: finds the runs that are due and sends them to repair",
     Function.REPAIR: "Repairs one run: silence, open claims, unfinished launches, orphans, ends",
+    Function.COLLECT: "Each hour: deletes old checkpoints and the chunks that nothing needs any more",
     Function.WIDGET: "Asked by the dashboard: a run's story as HTML; reads the table and nothing else",
     Function.GUARD: "Asked by CloudFormation: refuses that a stack with live runs is destroyed",
 }
@@ -76,7 +77,7 @@ class Functions(Construct):
         if row.queue is not None:
             _feed(own, function, row, self._queues.by_name[row.queue].queue_arn)
         if row.every_s:
-            self._each_minute(own, function)
+            self._on_schedule(own, function, row)
         return function
 
     def _environment(self, row: FunctionRow) -> ControlSettings:
@@ -90,6 +91,8 @@ class Functions(Construct):
             return [*policies.find_due_runs(self._reach), *policies.look_at_attached(self._attached)]
         if row.function is Function.WIDGET:
             return policies.read_stories(self._reach)
+        if row.function is Function.COLLECT:
+            return [*policies.collect_checkpoints(self._reach), *self._of_schedule()]
         if row.queue is None:
             return self._of_sweep()
         return [
@@ -108,9 +111,12 @@ class Functions(Construct):
         return [
             *policies.find_due_runs(self._reach),
             *policies.send_to("SendDueRuns", self._queues.by_name[Queue.REPAIR].queue_arn),
-            # Lambda itself sends what it could not run, under this role.
-            *policies.send_to("ReportFailedTicks", self._queues.undelivered.queue_arn),
+            *self._of_schedule(),
         ]
+
+    def _of_schedule(self) -> list[Grant]:
+        """Lambda itself sends what it could not run, under the function's role."""
+        return policies.send_to("ReportFailedTicks", self._queues.undelivered.queue_arn)
 
     def _only_repair(self) -> list[Grant]:
         return [
@@ -119,11 +125,11 @@ class Functions(Construct):
             *policies.see_market(),
         ]
 
-    def _each_minute(self, own: Construct, function: lambda_.Function) -> None:
-        """A tick that cannot be delivered or fails is not repeated: the next one comes in a minute and sees more."""
+    def _on_schedule(self, own: Construct, function: lambda_.Function, row: FunctionRow) -> None:
+        """A tick that cannot be delivered or fails is not repeated: the next one comes soon and sees more."""
         function.configure_async_invoke(
             retry_attempts=0,
-            max_event_age=Duration.seconds(limits.SWEEP_PERIOD_S),
+            max_event_age=Duration.seconds(row.every_s),
             on_failure=destinations.SqsDestination(self._queues.undelivered),
         )
         caller = grants.role(
@@ -140,8 +146,8 @@ class Functions(Construct):
         scheduler.CfnSchedule(
             own,
             "Schedule",
-            description="The sweep's tick",
-            schedule_expression=f"rate({limits.SWEEP_PERIOD_S // 60} minute)",
+            description=f"The tick of the {row.function.value}",
+            schedule_expression=_rate(row.every_s),
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),
             target=scheduler.CfnSchedule.TargetProperty(
                 arn=function.function_arn,
@@ -150,10 +156,18 @@ class Functions(Construct):
                     arn=self._queues.undelivered.queue_arn
                 ),
                 retry_policy=scheduler.CfnSchedule.RetryPolicyProperty(
-                    maximum_event_age_in_seconds=limits.SWEEP_PERIOD_S, maximum_retry_attempts=0
+                    maximum_event_age_in_seconds=row.every_s, maximum_retry_attempts=0
                 ),
             ),
         )
+
+
+def _rate(every_s: int) -> str:
+    """A period as EventBridge Scheduler spells it."""
+    minutes, hours = every_s // 60, every_s // 3600
+    if hours:
+        return f"rate({hours} hour{'s' if hours > 1 else ''})"
+    return f"rate({minutes} minute{'s' if minutes > 1 else ''})"
 
 
 def _role(own: Construct, given: list[Grant]) -> iam.IRole:

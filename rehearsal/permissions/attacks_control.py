@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rehearsal.permissions.attempt import Allowed, Attempt
-from rehearsal.permissions.estate import PIPELINE, SCHEDULE, Estate
+from rehearsal.permissions.estate import PIPELINE, SCHEDULE, Estate, schedule_of
 from rehearsal.permissions.requests import ANY, Request, Value, tagged
 from spotproof.contract import keys, s3keys, tags
 from spotproof.contract.names import Function
@@ -31,6 +31,7 @@ def attacks(estate: Estate) -> Iterator[Attempt]:
     yield from _repair_deletes(estate)
     yield from _only_repair(estate)
     yield from _sweep(estate)
+    yield from _collect(estate)
     yield from _guard(estate)
     yield from _widget(estate)
 
@@ -244,6 +245,25 @@ def _sweep(estate: Estate) -> Iterator[Attempt]:
     yield send.to("launch", action="ec2:CreateFleet", resource=estate.template)
     tick = Allowed(actor=SCHEDULE, request=Request(action="lambda:InvokeFunction", resource=estate.functions[actor]))
     yield tick.to("call the other functions", resource=estate.functions[Function.REPAIR.value])
+
+
+def _collect(estate: Estate) -> Iterator[Attempt]:
+    """The collection deletes old checkpoints: it must not be able to delete anything else, or for good, or to write."""
+    actor, here = Function.COLLECT.value, f"{estate.bucket}/{s3keys.RUNS}{RUN}/"
+    delete = Allowed(actor=actor, request=Request(action="s3:DeleteObject", resource=f"{here}blobs/0"))
+    yield delete.to("delete beside the runs", resource=f"{estate.bucket}/other")
+    yield delete.to("delete a run's other folders", resource=f"{here}workspace/0")
+    yield delete.to("delete in another bucket", resource=estate.world.bucket("another", "runs/demo/blobs/0"))
+    for verb in ("DeleteObjectVersion", "PutObject", "DeleteBucket", "PutLifecycleConfiguration", "GetObject"):
+        yield delete.to(f"call {verb}", action=f"s3:{verb}")
+    read = item(actor, "dynamodb:GetItem", estate.table, keys.node_partition(RUN))
+    for verb in (*WRITES, "dynamodb:DeleteItem", "dynamodb:ConditionCheckItem", "dynamodb:Scan"):
+        yield read.to(f"call {verb}", action=verb)
+    yield read.where("read which instance is whose", leading(keys.member("i-1").pk))
+    yield read.to("speak on the topic", action="sns:Publish", resource=estate.topic)
+    tick = Request(action="lambda:InvokeFunction", resource=estate.functions[actor])
+    ticking = Allowed(actor=schedule_of(actor), request=tick)
+    yield ticking.to("call the other functions", resource=estate.functions[Function.REPAIR.value])
 
 
 def _guard(estate: Estate) -> Iterator[Attempt]:

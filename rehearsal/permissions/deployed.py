@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rehearsal.permissions.estate import NODE, SCHEDULE, Estate
+from rehearsal.permissions.estate import NODE, Estate, schedule_of
 from rehearsal.permissions.evaluate import Statement, Unsupported, statements_of
 from rehearsal.permissions.world import Template, World
 from rehearsal.plane.resources import Resource
@@ -80,9 +80,10 @@ def _actors(region: Region, functions: Mapping[str, Resource], template: Templat
     """Whose each role is. A role that nobody uses keeps its own name: its grants are then unused."""
     found = {_name(one.properties["Role"]): who for who, one in functions.items()}
     found[_name(template.role)] = NODE
-    found |= {
-        _name(one.properties["Target"]["RoleArn"]): SCHEDULE for one in region.deployed.of("AWS::Scheduler::Schedule")
-    }
+    named = {one.physical_id: who for who, one in functions.items()}
+    for one in region.deployed.of("AWS::Scheduler::Schedule"):
+        target = one.properties["Target"]
+        found[_name(target["RoleArn"])] = schedule_of(named[str(target["Arn"]).rsplit(":", 1)[-1]])
     roles = [one.physical_id for one in region.deployed.of("AWS::IAM::Role") if one.stack != TOOLKIT]
     return {role: found.get(role, role) for role in roles}
 

@@ -11,14 +11,19 @@ from rehearsal.permissions.world import World
 from spotproof.contract.names import Function
 
 NODE: Final = "node"
-SCHEDULE: Final = "schedule"
+SCHEDULE: Final = "schedule"  # the sweep's
 PIPELINE: Final = (Function.INTERRUPTION.value, Function.SIGNALS.value, Function.REPAIR.value)
 """The functions that run the one pipeline of messages: which of them meets a claim, a loss or a surplus is chance."""
 
 
+def schedule_of(function: str) -> str:
+    """The actor that ticks a function."""
+    return SCHEDULE if function == Function.SWEEP else f"{SCHEDULE} of {function}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estate:
-    """One stack. All names are ARNs but `stack`; `statements` are by actor: a function's name, NODE, SCHEDULE."""
+    """One stack. All names are ARNs but `stack`; `statements` by actor: a function, NODE, what `schedule_of` says."""
 
     world: World
     stack: str

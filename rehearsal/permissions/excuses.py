@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from rehearsal.permissions.estate import NODE, PIPELINE, SCHEDULE
+from rehearsal.permissions.estate import NODE, PIPELINE, SCHEDULE, schedule_of
 from rehearsal.permissions.evaluate import Part
 from spotproof.contract.names import Function
 
@@ -53,13 +53,20 @@ EXCUSES: Final = (
         because="used when many nodes of one run are lost at once, or EC2 throttles a launch: the story has neither",
     ),
     Excuse(
-        actors=(Function.SWEEP.value,),
+        actors=(Function.COLLECT.value,),
+        sids=("Collect",),
+        what="*",
+        because="nothing is deleted before it is six hours old, and no rehearsal is; a test records a collection of an"
+        " old run instead",
+    ),
+    Excuse(
+        actors=(Function.SWEEP.value, Function.COLLECT.value),
         sids=("ReportFailedTicks",),
         what="*",
         because="Lambda uses it for a tick that fails, and no dead letter may appear in a rehearsal",
     ),
     Excuse(
-        actors=(SCHEDULE,),
+        actors=(SCHEDULE, schedule_of(Function.COLLECT)),
         sids=("ReportLostTicks",),
         what="*",
         because="EventBridge Scheduler uses it for a tick that it cannot deliver, which no rehearsal may have",

@@ -36,6 +36,11 @@ def derive(answered: Answered, world: World) -> tuple[Request, ...]:
     """The actions of one S3 exchange."""
     call = answered.call
     query = parse_qs(call.params["Query"], keep_blank_values=True)
+    if (call.operation, set(query)) == ("POST bucket", {"delete"}):
+        bucket = call.params["Bucket"]
+        return tuple(
+            Request(action="s3:DeleteObject", resource=world.bucket(bucket, key)) for key in call.params["Keys"]
+        )
     others = set(query) - _PLAIN
     bucket, key = call.params["Bucket"], call.params["Key"]
     action = _ACTIONS.get((call.operation, _PARTS if others and others <= _UPLOAD else frozenset(others)))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rehearsal.permissions.deployed import Deployed
-from rehearsal.permissions.estate import NODE, SCHEDULE, Estate
+from rehearsal.permissions.estate import NODE, Estate, schedule_of
 from rehearsal.permissions.requests import ANY, Request
 from rehearsal.region import Region
 
@@ -30,7 +30,7 @@ _SSM_AGENT: Final = (
 def requests(region: Region, deployed: Deployed) -> list[tuple[str, Request]]:
     """(actor, request) for every service that was at work."""
     estate = deployed.estate
-    return [*_functions(region, estate), *_schedules(region), *_nodes(region, estate)]
+    return [*_functions(region, estate), *_schedules(region, estate), *_nodes(region, estate)]
 
 
 def _functions(region: Region, estate: Estate) -> Iterator[tuple[str, Request]]:
@@ -42,10 +42,12 @@ def _functions(region: Region, estate: Estate) -> Iterator[tuple[str, Request]]:
             yield from ((who, Request(action=action, resource=queue)) for action in _POLLER)
 
 
-def _schedules(region: Region) -> Iterator[tuple[str, Request]]:
+def _schedules(region: Region, estate: Estate) -> Iterator[tuple[str, Request]]:
+    ticked = {_last(arn): who for who, arn in estate.functions.items()}
     for one in region.deployed.of("AWS::Scheduler::Schedule"):
-        if any(region.schedules.ticks.values()):
-            yield SCHEDULE, Request(action="lambda:InvokeFunction", resource=str(one.properties["Target"]["Arn"]))
+        if region.schedules.ticks[one.physical_id]:
+            function = str(one.properties["Target"]["Arn"])
+            yield schedule_of(ticked[_last(function)]), Request(action="lambda:InvokeFunction", resource=function)
 
 
 def _nodes(region: Region, estate: Estate) -> Iterator[tuple[str, Request]]:

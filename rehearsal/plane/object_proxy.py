@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
+from html import unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -60,6 +62,11 @@ class ObjectProxy:
             self._thread.join(5)
 
 
+def _listed(body: bytes) -> tuple[str, ...]:
+    """The keys that a DeleteObjects request names."""
+    return tuple(unescape(found) for found in re.findall(r"<Key>([^<]*)</Key>", body.decode("utf-8", "replace")))
+
+
 class QuietServer(ThreadingHTTPServer):
     """Clients are killed in the middle of a transfer on purpose: no traceback for that."""
 
@@ -93,7 +100,8 @@ class Exchange(BaseHTTPRequestHandler):
         call = Call(
             service="s3",
             operation=f"{self.command} {'object' if key else 'bucket'}",
-            params={"Bucket": bucket, "Key": key, "Query": urlsplit(self.path).query, "Bytes": len(body)},
+            params={"Bucket": bucket, "Key": key, "Query": urlsplit(self.path).query, "Bytes": len(body)}
+            | ({} if key or self.command != "POST" else {"Keys": _listed(body)}),
             role=role,
         )
         if refusal:

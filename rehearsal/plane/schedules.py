@@ -18,8 +18,15 @@ from rehearsal.plane.queues import Queues
 CONTEXT = re.compile(r"<aws\.scheduler\.([a-z-]+)>")
 
 
+RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
+MINUTES = {"minute": 1, "hour": 60, "day": 1440}
+
+
 class Schedules:
-    """`tick()` fires every enabled schedule and scheduled rule once, as one period does on AWS."""
+    """`tick()` is a minute: it fires the enabled schedules and scheduled rules whose period begins with it.
+
+    The first tick begins every period, as a deployment does on AWS.
+    """
 
     def __init__(self, *, account: Account, bus: Bus, queues: Queues, functions: Functions) -> None:
         self.ticks: Counter[str] = Counter()
@@ -27,16 +34,20 @@ class Schedules:
         self._bus = bus
         self._queues = queues
         self._functions = functions
+        self._minutes = 0
 
     def names(self) -> list[str]:
         """Everything that `tick` fires."""
         return [s.name for s in self._schedules()] + [rule.name for rule in self._rules()]
 
     def tick(self, *names: str) -> list[str]:
-        """Fires the schedules whose name contains one of `names`, all of them when none is given; returns which."""
+        """Fires the schedules whose name contains one of `names`, or, with none given, what is due; returns which."""
         fired = []
+        minute = self._minutes
+        self._minutes += not names
         for schedule in self._schedules():
-            if not names or any(name in schedule.name for name in names):
+            is_due = minute % _period(schedule.schedule_expression) == 0
+            if is_due if not names else any(name in schedule.name for name in names):
                 self._fire(schedule)
                 fired.append(str(schedule.name))
         for rule in self._rules():
@@ -88,3 +99,9 @@ class Schedules:
             "attempt-number": "1",
         }
         return str(values[attribute])
+
+
+def _period(expression: str) -> int:
+    """Minutes between two ticks of a rate; what is no rate fires at each tick of the rehearsal."""
+    found = RATE.fullmatch(expression)
+    return int(found[1]) * MINUTES[found[2]] if found else 1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from spotproof.checkpoint import collect, export, inventory
+from spotproof.checkpoint import export, inventory
 from spotproof.checkpoint import pull as pulling
 from spotproof.checkpoint.inventory import Entry, Progress, Standing
 from spotproof.cli.main import say_json
@@ -23,12 +23,14 @@ from spotproof.contract import ids
 from spotproof.contract.exits import ExitCode
 from spotproof.errors import BadManifest, Damaged, Missing
 from spotproof.plan.candidates import Order
+from spotproof.store import collecting
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.erase import Eraser
 from spotproof.store.members import Memberships
 from spotproof.store.objects import Objects
 from spotproof.store.pointer import Pointers
 from spotproof.store.spec import Specs
+from spotproof.store.starts import Stores
 from spotproof.store.table import Table
 
 LOCAL_KEEP: Final = 3  # of a local run, which has no spec
@@ -174,15 +176,15 @@ def gc(*, run: str, keep: int | None, dry_run: bool, as_json: bool, **where: Any
     if keep is None:
         spec = Specs(kept.table).read(run)
         keep = LOCAL_KEEP if spec is None else spec.checkpoint.keep
-    stores = collect.Stores(
+    stores = Stores(
         objects=kept.objects,
         checkpoints=Checkpoints(kept.table),
         pointers=Pointers(kept.table),
         memberships=Memberships(kept.table),
     )
-    planned = collect.plan(stores, run, keep=keep, now=time.time())
+    planned = collecting.plan(stores, run, keep=keep, now=time.time())
     if not dry_run:
-        collect.collect(planned, kept.eraser)
+        collecting.collect(planned, kept.objects, kept.eraser)
     verdict = planned.verdict
     if as_json:
         stays = {f"{order[0]}-{order[1]}": why for order, why in sorted(verdict.kept.items())}

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from spotproof.contract.events import Queue
-from spotproof.contract.limits import SWEEP_PERIOD_S
+from spotproof.contract.limits import COLLECT_PERIOD_S, SWEEP_PERIOD_S
 
 BATCH_SIZE: Final = 10
 
@@ -19,6 +19,7 @@ class Function(StrEnum):
     SIGNALS = "signals"
     SWEEP = "sweep"
     REPAIR = "repair"
+    COLLECT = "collect"
     GUARD = "guard"
     WIDGET = "widget"
 
@@ -71,6 +72,15 @@ FUNCTIONS: Final[tuple[FunctionRow, ...]] = (
         memory_mib=512,
         max_concurrency=50,
         batch_size=2,  # a fleet may take half a minute, one run after the other
+    ),
+    FunctionRow(
+        function=Function.COLLECT,
+        handler="lambdas.handlers.collect.handler",
+        queue=None,
+        timeout_s=900,  # all that Lambda gives; what it does not come to is the next hour's
+        memory_mib=1024,  # the listing of a million chunks, and digests of manifests without a compiled library
+        max_concurrency=1,
+        every_s=COLLECT_PERIOD_S,
     ),
     FunctionRow(
         function=Function.GUARD,

@@ -8,6 +8,7 @@ from typing import Final
 from spotproof.errors import BadManifest
 
 RUNS: Final = "runs/"
+FOLDERS: Final = ("checkpoints", "blobs")  # of a run: what describes, and the chunks
 _MANIFEST = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/manifest\.json")
 _OF_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/[^/]+")
 _FIRST_PART = re.compile(r"runs/[^/]+/checkpoints/(\d{8})-(\d{12})/part-00000\.json")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rehearsal.permissions import evaluate
-from rehearsal.permissions.estate import NODE, SCHEDULE, Estate
+from rehearsal.permissions.estate import NODE, Estate, schedule_of
 from rehearsal.permissions.requests import Request, Value
 from rehearsal.permissions.world import World
 from spotproof.contract import tags
@@ -105,7 +105,10 @@ def estate_of(assembly: Assembly) -> Estate:
     groups = {who: resolved(assembly, one["LoggingConfig"]["LogGroup"]) for who, one in properties.items()}
     groups[NODE] = next(name for name in assembly.of("AWS::Logs::LogGroup") if name not in groups.values())
     statements = statements_of(assembly)
-    schedule = next(one.role for one in statements if one.sid == "Tick")
+    ticked = {one.role: one.resources[0].rsplit(":", 1)[-1] for one in statements if one.sid == "Tick"}
+    schedules = {
+        role: schedule_of(next(who for who, one in functions.items() if one == name)) for role, name in ticked.items()
+    }
     return Estate(
         world=WORLD,
         stack=stack_of(assembly),
@@ -128,8 +131,7 @@ def estate_of(assembly: Assembly) -> Estate:
         functions={who: resolved(assembly, {"Fn::GetAtt": [name, "Arn"]}) for who, name in functions.items()},
         log_groups=groups,
         statements={
-            who: tuple(one for one in statements if one.role == role)
-            for role, who in {**roles, schedule: SCHEDULE}.items()
+            who: tuple(one for one in statements if one.role == role) for role, who in {**roles, **schedules}.items()
         },
     )
 

@@ -162,6 +162,19 @@ def test_the_sweep_reads_its_index_and_sends_to_repair_and_nothing_else(assembly
     assert not decide(role, "dynamodb:Query", table(assembly), leading(keys.run_partition("r")))
 
 
+def test_the_collection_deletes_checkpoints_and_chunks_and_writes_nothing(assembly: Assembly) -> None:
+    role, ours = role_of(assembly, Function.COLLECT), bucket(assembly)
+    actions = {action for one in role for action in one.actions}
+    reads = {"dynamodb:GetItem", "dynamodb:Query", "s3:GetObject", "s3:ListBucket"}
+    assert actions == {*reads, "s3:DeleteObject", "sqs:SendMessage", "logs:CreateLogStream", "logs:PutLogEvents"}
+    for key in ("runs/r/blobs/0", "runs/r/checkpoints/00000001-000000000001/manifest.json"):
+        assert decide(role, "s3:DeleteObject", f"{ours}/{key}", {})
+    for key in ("other", "runs/r/workspace/0", "runs/r"):
+        assert not decide(role, "s3:DeleteObject", f"{ours}/{key}", {})
+    assert decide(role, "dynamodb:GetItem", table(assembly), leading(keys.node_partition("r")))
+    assert not decide(role, "dynamodb:GetItem", table(assembly), leading("HIST#r"))
+
+
 def test_a_node_writes_only_node_items(assembly: Assembly) -> None:
     role, where = node_role(assembly), table(assembly)
     shard = keys.node_shard_partition("r", 1)

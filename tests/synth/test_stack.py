@@ -162,13 +162,18 @@ def test_IAM_05_delivery_to_a_queue_is_bounded_and_what_fails_is_kept(assembly: 
             assert {"Fn::GetAtt": [name, "Arn"]} in sources
 
 
-def test_the_sweep_ticks_each_minute_and_a_lost_tick_is_kept(assembly: Assembly) -> None:
-    schedule = assembly.only("AWS::Scheduler::Schedule")
-    assert schedule["ScheduleExpression"] == "rate(1 minute)"
+@pytest.mark.parametrize(("function", "rate"), [(Function.SWEEP, "rate(1 minute)"), (Function.COLLECT, "rate(1 hour)")])
+def test_a_schedule_ticks_and_a_lost_tick_is_kept(assembly: Assembly, function: Function, rate: str) -> None:
+    row, functions = function_of(function), assembly.of("AWS::Lambda::Function")
+    (name,) = [name for name, one in functions.items() if one["Handler"] == row.handler]
+    schedules = assembly.of("AWS::Scheduler::Schedule").values()
+    (schedule,) = [one for one in schedules if one["Target"]["Arn"] == {"Fn::GetAtt": [name, "Arn"]}]
+    assert schedule["ScheduleExpression"] == rate
     target = schedule["Target"]
     assert target["DeadLetterConfig"]["Arn"]["Fn::GetAtt"][0] in assembly.of("AWS::SQS::Queue")
-    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": limits.SWEEP_PERIOD_S, "MaximumRetryAttempts": 0}
-    invoke = assembly.only("AWS::Lambda::EventInvokeConfig")
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": row.every_s, "MaximumRetryAttempts": 0}
+    invokes = assembly.of("AWS::Lambda::EventInvokeConfig").values()
+    (invoke,) = [one for one in invokes if one["FunctionName"] == {"Ref": name}]
     assert invoke["MaximumRetryAttempts"] == 0
     assert invoke["DestinationConfig"]["OnFailure"]["Destination"] == target["DeadLetterConfig"]["Arn"]
 

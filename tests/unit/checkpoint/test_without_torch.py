@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 TORCH_FREE = (
-    "arena", "channel", "chunks", "collect", "commit", "export", "fetch", "inventory", "jobs", "localcopy", "memcopy",
+    "arena", "channel", "chunks", "commit", "export", "fetch", "inventory", "jobs", "localcopy", "memcopy",
     "pull", "tagged", "uploader", "uploads",
 )  # fmt: skip
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spotproof.checkpoint import collect, inventory
+from spotproof.checkpoint import inventory
 from spotproof.contract import s3keys
 from spotproof.contract.items import Quarantine
 from spotproof.errors import Damaged
 from spotproof.plan.retention import DAY_S, GRACE_S
+from spotproof.store import collecting
 from spotproof.store.erase import FolderEraser
 from tests.fakes.checkpoints import RUN, Rig
 
@@ -37,19 +38,8 @@ def old_run(rig: Rig, *, steps: Sequence[int] = range(1, 8)) -> None:
         os.utime(path, (at, at))
 
 
-def planned(rig: Rig, *, keep: int = 2) -> collect.Plan:
-    stores = rig.stores
-    return collect.plan(
-        collect.Stores(
-            objects=stores.objects,
-            checkpoints=stores.checkpoints,
-            pointers=stores.pointers,
-            memberships=stores.memberships,
-        ),
-        RUN,
-        keep=keep,
-        now=NOW,
-    )
+def planned(rig: Rig, *, keep: int = 2) -> collecting.Plan:
+    return collecting.plan(rig.stores, RUN, keep=keep, now=NOW)
 
 
 def eraser(rig: Rig) -> FolderEraser:
@@ -69,7 +59,7 @@ def test_the_newest_stay_whole_and_what_only_old_ones_needed_goes(rig: Rig) -> N
     old_run(rig)
     plan = planned(rig)
     before = blobs(rig)
-    collect.collect(plan, eraser(rig))
+    collecting.collect(plan, rig.objects, eraser(rig))
     assert steps_left(rig) == [6, 7]
     assert [inventory.verify(rig.objects, RUN, (1, step)) for step in (6, 7)] == [(), ()]
     assert len(before) - len(blobs(rig)) == 5  # one chunk of its own for each dropped step
@@ -86,7 +76,7 @@ def test_nothing_goes_of_a_run_without_a_good_checkpoint(rig: Rig) -> None:
 def test_the_start_of_the_newest_membership_stays(rig: Rig) -> None:
     old_run(rig)
     rig.seal(2, start=(1, 3))
-    collect.collect(planned(rig), eraser(rig))
+    collecting.collect(planned(rig), rig.objects, eraser(rig))
     assert steps_left(rig) == [3, 6, 7]
 
 
@@ -127,7 +117,7 @@ def test_an_unreadable_manifest_in_quarantine_stops_nothing(rig: Rig) -> None:
     path.write_bytes(b"{")
     os.utime(path, (NOW - 60, NOW - 60))
     rig.stores.checkpoints.quarantine(Quarantine(run=RUN, generation=1, step=7, reason="torn"))
-    collect.collect(planned(rig), eraser(rig))
+    collecting.collect(planned(rig), rig.objects, eraser(rig))
     assert set(steps_left(rig)) >= {5, 6}
     assert inventory.verify(rig.objects, RUN, (1, 6)) == ()
 
@@ -152,9 +142,26 @@ def test_a_collection_that_is_killed_anywhere_leaves_every_manifest_whole(rig: R
     old_run(rig)
     plan = planned(rig, keep=chance.randint(1, 4))
     with pytest.raises(KeyboardInterrupt):
-        collect.collect(plan, DyingEraser(eraser(rig), chance.randrange(len(plan.keys))))
+        collecting.collect(plan, rig.objects, DyingEraser(eraser(rig), chance.randrange(len(plan.keys))))
     for step in steps_left(rig):
         if rig.path(s3keys.manifest(RUN, 1, step)).exists():
             assert inventory.verify(rig.objects, RUN, (1, step)) == ()
-    collect.collect(planned(rig, keep=1), eraser(rig))
+    collecting.collect(planned(rig, keep=1), rig.objects, eraser(rig))
+    assert inventory.verify(rig.objects, RUN, (1, 7)) == ()
+
+
+def test_a_chunk_that_was_sent_again_since_the_plan_stays(rig: Rig) -> None:
+    old_run(rig)
+    plan = planned(rig)
+    again, *others = (rig.folder / "bucket" / key for key in plan.blobs)
+    os.utime(again, (NOW, NOW))
+    collecting.collect(plan, rig.objects, eraser(rig))
+    assert again.exists()
+    assert not any(path.exists() for path in others)
+
+
+def test_parts_under_a_manifest_are_not_read(rig: Rig) -> None:
+    old_run(rig)
+    rig.path(s3keys.part(RUN, 1, 7, 0)).write_bytes(b"{")
+    collecting.collect(planned(rig), rig.objects, eraser(rig))
     assert inventory.verify(rig.objects, RUN, (1, 7)) == ()

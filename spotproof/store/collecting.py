@@ -17,17 +17,19 @@ from spotproof.contract.manifest import Chunk, File, Manifest, Part, decode_mani
 from spotproof.errors import BadManifest, Damaged, Missing
 from spotproof.plan.candidates import Order
 from spotproof.plan.retention import GRACE_S, Known, Verdict, judge
-from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.erase import Eraser
-from spotproof.store.members import Memberships
 from spotproof.store.objects import ObjectInfo, Objects
-from spotproof.store.pointer import Pointers
+from spotproof.store.starts import Stores
+
+__all__ = ["Plan", "collect", "plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a collection deletes, in order."""
+    """What a collection of `run` deletes, in order; chunks only if they are older than `before` still."""
 
+    run: str
+    before: float  # Unix seconds
     verdict: Verdict
     manifests: tuple[str, ...]
     parts: tuple[str, ...]
@@ -41,16 +43,6 @@ class Plan:
         return self.manifests + self.parts + self.blobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stores:
-    """What a plan reads."""
-
-    objects: Objects
-    checkpoints: Checkpoints
-    pointers: Pointers
-    memberships: Memberships
-
-
 def plan(stores: Stores, run: str, *, keep: int, now: float) -> Plan:
     """What a collection would delete now; changes nothing.
 
@@ -59,18 +51,20 @@ def plan(stores: Stores, run: str, *, keep: int, now: float) -> Plan:
         Unavailable, Denied.
     """
     # The blobs first: one that is listed after the manifests could belong to a checkpoint that the listing missed.
-    blobs = {info.key: info for info in stores.objects.list(f"{s3keys.run_prefix(run)}blobs/")}
+    blobs = {info.key: info for info in stores.objects.list(blobs_prefix(run))}
     described = {info.key: info for info in stores.objects.list(s3keys.checkpoints_prefix(run))}
     quarantined = stores.checkpoints.quarantined(run)
     verdict = _judged(stores, run, described, quarantined=quarantined, keep=keep, now=now)
     doomed = [key for key in described if s3keys.order_of(key) in verdict.dropped]
     staying = sorted(set(described) - set(doomed))
     needed = {s3keys.blob(run, chunk.digest) for chunk in _needed(stores.objects, staying, quarantined)}
-    unneeded = [key for key, info in blobs.items() if key not in needed and now - info.modified_at >= GRACE_S]
+    unneeded = [key for key, info in blobs.items() if key not in needed and info.modified_at <= now - GRACE_S]
     manifests = tuple(key for key in doomed if s3keys.is_manifest(key))
     deleted = {*doomed, *unneeded}
     everything = {**blobs, **described}
     return Plan(
+        run=run,
+        before=now - GRACE_S,
         verdict=verdict,
         manifests=manifests,
         parts=tuple(key for key in doomed if key not in manifests),
@@ -80,10 +74,21 @@ def plan(stores: Stores, run: str, *, keep: int, now: float) -> Plan:
     )
 
 
-def collect(planned: Plan, eraser: Eraser) -> None:
-    """Do what `plan` said. May be repeated, and be killed at any point."""
-    for keys in (planned.manifests, planned.parts, planned.blobs):
-        eraser.delete(keys)
+def collect(planned: Plan, objects: Objects, eraser: Eraser) -> None:
+    """Do what `plan` said. May be repeated, and be killed at any point.
+
+    A chunk that was sent again since (a state that came back) belongs to a save on its way and stays.
+    """
+    eraser.delete(planned.manifests)
+    eraser.delete(planned.parts)
+    if planned.blobs:
+        doomed, listed = frozenset(planned.blobs), objects.list(blobs_prefix(planned.run))
+        eraser.delete([info.key for info in listed if info.key in doomed and info.modified_at <= planned.before])
+
+
+def blobs_prefix(run: str) -> str:
+    """All chunks of a run."""
+    return s3keys.blob(run, "")
 
 
 def _judged(
@@ -116,10 +121,13 @@ def _judged(
 
 def _needed(objects: Objects, keys: Iterable[str], quarantined: AbstractSet[Order]) -> Iterator[Chunk]:
     """The chunks of every manifest and part that stays; of a quarantined one those that it still tells."""
-    for key in keys:
+    told = set[Order]()  # a manifest lists what its parts list: they need not be read too
+    for key in sorted(keys, key=lambda key: not s3keys.is_manifest(key)):
         order = s3keys.order_of(key)
         if order is None:
             raise BadManifest(f"{key} is in the place of checkpoints and is none: nothing is collected")
+        if order in told:
+            continue
         try:
             data = objects.read(key)
             described = decode_manifest(data) if s3keys.is_manifest(key) else decode_part(data)
@@ -129,6 +137,8 @@ def _needed(objects: Objects, keys: Iterable[str], quarantined: AbstractSet[Orde
             if order in quarantined:
                 continue
             raise Damaged(f"{key} cannot be read, so nothing is collected: {error}") from error
+        if isinstance(described, Manifest):
+            told.add(order)
         yield from _chunks(described)
 
 
