@@ -61,6 +61,7 @@ class Instances:
         self.visible_after_s = 0.0  # DescribeInstances does not know younger ones: eventual consistency, when set
         self.machines: Machines | None = None
         self.launched: list[str] = []
+        self.left_at: dict[str, float] = {}  # when it began to end, whoever ended it
         self._account = account
         self._market = market
         self._templates = templates
@@ -129,6 +130,7 @@ class Instances:
         for instance in found:
             before = instance.state
             if before in ALIVE:
+                self.left_at.setdefault(instance.id, time.time())
                 self._move(instance, "shutting-down")
                 if by_owner:
                     lifecycle = "spot" if instance.lifecycle == "spot" else "on-demand"

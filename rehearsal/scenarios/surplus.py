@@ -46,11 +46,8 @@ def _one_more(params: dict[str, Any]) -> dict[str, Any]:
 
 def promises(stage: Stage, evidence: Evidence) -> Iterator[Verdict]:
     homeless = [m.instance for m in evidence.launched[1:] if m.instance != stage.noted.get(PLACED)]
-    ended = [
-        answered.call.at
-        for answered in stage.region.calls.of("ec2", "TerminateInstances")
-        if set(answered.call.params.get("InstanceIds", [])) & set(homeless) and not answered.error
-    ]
+    # What EC2 did, not what it was asked to do.
+    ended = [at for one, at in stage.region.instances.left_at.items() if one in homeless]
     began = stage.moments.get(LAUNCHED)
     after_s = min(ended) - began if ended and began is not None else None
     yield surplus_ended(homeless=len(homeless), after_s=after_s, trainers=len(evidence.pieces()))
