@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from typing import Final
 
 from blake3 import blake3
@@ -55,19 +54,6 @@ def placed(file: File) -> Iterator[tuple[int, Chunk]]:
     for chunk in file.chunks:
         yield offset, chunk
         offset += chunk.bytes
-
-
-def to_send(file: File, data: memoryview, *, listed: AbstractSet[str]) -> list[tuple[Chunk, memoryview]]:
-    """The chunks that have to be sent, in order and each once: those that the newest committed manifest does not list.
-
-    That an object exists is no reason to skip it: it may be about to be collected, or a torn leftover.
-    """
-    wanted = {
-        chunk.digest: (chunk, data[offset : offset + chunk.bytes])
-        for offset, chunk in placed(file)
-        if chunk.digest not in listed
-    }
-    return list(wanted.values())
 
 
 def file_digest(file: File) -> str:

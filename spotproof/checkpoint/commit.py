@@ -7,48 +7,35 @@ kill at any place, committing the same image again finishes what was begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Final
 
-from spotproof.checkpoint.chunks import digest, file_digest, file_of, to_send
+from spotproof.checkpoint.chunks import digest, file_of
+from spotproof.checkpoint.content import LAYOUT_FILE, METADATA_FILE, Content, Save
+from spotproof.checkpoint.describing import Described, Source, part_of
 from spotproof.contract import s3keys
 from spotproof.contract.items import PointerItem, pointer_rank
-from spotproof.contract.manifest import Chunk, Manifest, Part, Receipt, decode_manifest, decode_part, encode
+from spotproof.contract.manifest import Chunk, Manifest, Part, decode_manifest, decode_part, encode
 from spotproof.contract.states import SaveKind
 from spotproof.errors import BadManifest, Damaged, Lost, Missing, Unavailable
 from spotproof.store.checkpoints import Checkpoints, is_complete
 from spotproof.store.objects import NO_DEADLINE, Objects, PutOutcome
 from spotproof.store.pointer import Pointers
 
-LAYOUT_FILE: Final = "layout.json"
-METADATA_FILE: Final = ".metadata"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
-    """Which checkpoint an image is, and what its receipt says."""
-
-    run: str
-    generation: int
-    step: int
-    kind: SaveKind
-    rank: int = 0
-    world: int = 1
-    samples: int = 0
-    sample_chain: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """The bytes of a rank's part. `metadata` is DCP's blob, on rank 0 only (empty: none)."""
-
-    image: memoryview
-    layout: bytes
-    metadata: bytes
-    chunk_bytes: int
+__all__ = [
+    "LAYOUT_FILE",
+    "METADATA_FILE",
+    "Commit",
+    "Committer",
+    "Content",
+    "Save",
+    "assemble",
+    "make_part",
+    "part_keys",
+    "put_manifest",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +72,36 @@ class Committer:
         self._newest: Manifest | None = None
 
     def commit(self, part: Part, content: Content, *, kind: SaveKind, until: float = NO_DEADLINE) -> Commit:
-        """Send what `part` needs, then put the part, then finish the checkpoint if this was its last part.
+        """Commit what is described already; see `commit_from`."""
+        save = Save(
+            run=part.run, generation=part.generation, step=part.step, kind=kind, rank=part.rank, world=part.world
+        )
+        return self.commit_from(Described(part, content, save), until=until)
 
-        `until` (time.monotonic()) bounds every request. Where another part of this rank and step is there already,
-        that one is the checkpoint's: two saves of one step are one.
+    def commit_from(self, source: Source, *, until: float = NO_DEADLINE) -> Commit:
+        """Send what the part needs, then put the part, then finish the checkpoint if this was its last part.
+
+        Chunks are sent while later ones are still being hashed. `until` (time.monotonic()) bounds every request. Where
+        another part of this rank and step is there already, that one is the checkpoint's: two saves of one step are
+        one.
 
         Raises:
             Superseded: a newer membership was sealed; what was sent is not part of the run.
-            Unavailable, Denied: the bucket did not take it. Committing again goes on where this ended.
+            Unavailable, Denied: the bucket did not take it. Committing the same source again goes on where this ended.
             Damaged: another manifest of this very step exists, or this step was found damaged earlier: its name
                 is spent, the next step will do.
         """
-        known_damage = self._known_damage(part.run)
-        if known_damage is not None and (part.generation, part.step) in known_damage:
+        save = source.save
+        known_damage = self._known_damage(save.run)
+        if known_damage is not None and (save.generation, save.step) in known_damage:
             raise Damaged(
-                f"generation {part.generation} step {part.step} was found damaged earlier and is quarantined",
+                f"generation {save.generation} step {save.step} was found damaged earlier and is quarantined",
                 next_step="save another step, or seal a new generation",
             )
-        sent_bytes = self._send(part, content, self._listed_digests(part.run, known_damage), until)
-        part = self._put_part(part, until)
-        is_last = self._note_part(part, kind)
+        self._send(source, self._listed_digests(save.run, known_damage), until)
+        sent_bytes = sum(source.sent.values())
+        part = self._put_part(source.part(), until)
+        is_last = self._note_part(part, save.kind)
         if not is_last:
             return Commit(part=part, manifest=None, sent_bytes=sent_bytes, is_pointed=False)
         manifest = assemble(self._objects, part, until=until)
@@ -112,26 +109,26 @@ class Committer:
         self._newest = manifest
         return Commit(part=part, manifest=manifest, sent_bytes=sent_bytes, is_pointed=is_pointed)
 
-    def _send(self, part: Part, content: Content, listed: AbstractSet[str], until: float) -> int:
-        wanted = to_send(part.image, content.image, listed=listed)
-        wanted += to_send(part.layout, memoryview(content.layout), listed=listed)
-        if part.metadata is not None:
-            wanted += to_send(part.metadata, memoryview(content.metadata), listed=listed)
-        self._send_all(part.run, wanted, until)
-        return sum(chunk.bytes for chunk, _ in wanted)
+    def _send(self, source: Source, listed: AbstractSet[str], until: float) -> None:
+        """Send in order, a few at a time; the first failure ends it, so that no part is put after a missing chunk.
 
-    def _send_all(self, run: str, wanted: Sequence[tuple[Chunk, memoryview]], until: float) -> None:
-        """Send in order, a few at a time; the first failure ends it, so that no part is put after a missing chunk."""
+        A chunk is skipped only if the newest committed manifest lists it, or the bucket has taken it in an earlier try
+        of this very save. That an object exists is no reason: it may be about to be collected, or a torn leftover.
+        """
+        sends: dict[str, Future[None]] = {}
         with ThreadPoolExecutor(self._threads, thread_name_prefix="send") as pool:
-            sends = [
-                pool.submit(self._objects.put, s3keys.blob(run, chunk.digest), data, digest=chunk.digest, until=until)
-                for chunk, data in wanted
-            ]
-            done, waiting = wait(sends, return_when=FIRST_EXCEPTION)
+            for chunk, data in source.pieces():
+                if chunk.digest not in listed and chunk.digest not in source.sent and chunk.digest not in sends:
+                    sends[chunk.digest] = pool.submit(self._send_one, source, chunk, data, until)
+            done, waiting = wait(sends.values(), return_when=FIRST_EXCEPTION)
             for send in waiting:
                 send.cancel()
         for send in done:
             send.result()
+
+    def _send_one(self, source: Source, chunk: Chunk, data: memoryview, until: float) -> None:
+        self._objects.put(s3keys.blob(source.save.run, chunk.digest), data, digest=chunk.digest, until=until)
+        source.sent[chunk.digest] = chunk.bytes
 
     def _put_part(self, part: Part, until: float) -> Part:
         key, data = s3keys.part(part.run, part.generation, part.step, part.rank), encode(part)
@@ -205,23 +202,7 @@ def make_part(save: Save, content: Content, *, image_name: str) -> Part:
     image = file_of(image_name, content.image, chunk_bytes=content.chunk_bytes)
     layout = file_of(LAYOUT_FILE, memoryview(content.layout), chunk_bytes=content.chunk_bytes)
     metadata = file_of(METADATA_FILE, memoryview(content.metadata), chunk_bytes=content.chunk_bytes)
-    return Part(
-        run=save.run,
-        generation=save.generation,
-        step=save.step,
-        rank=save.rank,
-        world=save.world,
-        image=image,
-        layout=layout,
-        metadata=metadata if content.metadata else None,
-        receipt=Receipt(
-            rank=save.rank,
-            step=save.step,
-            samples=save.samples,
-            sample_chain=save.sample_chain,
-            state_digest=file_digest(image),
-        ),
-    )
+    return part_of(save, image, layout, metadata if content.metadata else None)
 
 
 def part_keys(part: Part) -> AbstractSet[str]:

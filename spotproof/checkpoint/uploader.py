@@ -24,11 +24,12 @@ from typing import Final, Self
 from spotproof.checkpoint import jobs
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.chunks import MIB
-from spotproof.checkpoint.commit import LAYOUT_FILE, METADATA_FILE, Commit, Committer, Content, Save, make_part
+from spotproof.checkpoint.commit import Commit, Committer
+from spotproof.checkpoint.content import LAYOUT_FILE, METADATA_FILE, Content, Save
+from spotproof.checkpoint.describing import Describing
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Staged, Upload, UseArenas
 from spotproof.checkpoint.localcopy import LocalCopies
 from spotproof.contract.layout import image_name
-from spotproof.contract.manifest import Part
 from spotproof.contract.states import ArenaState
 from spotproof.errors import CheckpointError, ProtocolError, SpotproofError, Superseded, Unavailable
 from spotproof.store.checkpoints import Checkpoints
@@ -132,12 +133,13 @@ class Uploader:
             rank, arena = self._arena_of(job)
             with _taken(arena, job) as image:
                 began = time.monotonic()
-                part, content = self._described(job, rank, image)
-                staging = self._disk.submit(self._stage, part, content)
-                try:
-                    self._report(self._outcome(job, part, content, began))
-                finally:
-                    self._report_staged(job, staging)
+                save, content = self._described(job, rank, image)
+                with Describing(save, content, image_name=image_name(job.rank)) as source:
+                    staging = self._disk.submit(self._stage, source, content)
+                    try:
+                        self._report(self._outcome(job, source, began))
+                    finally:
+                        self._report_staged(job, staging)
         except ProtocolError as error:
             self._report(_given_up(job, error))
 
@@ -147,7 +149,7 @@ class Uploader:
             raise ProtocolError(f"rank {job.rank} has no arena {job.arena}")
         return rank, rank.arenas[job.arena]
 
-    def _described(self, job: Upload, rank: _Rank, image: memoryview) -> tuple[Part, Content]:
+    def _described(self, job: Upload, rank: _Rank, image: memoryview) -> tuple[Save, Content]:
         if self._begin is None:
             raise ProtocolError("a job came before Begin")
         content = Content(
@@ -166,43 +168,44 @@ class Uploader:
             samples=job.samples,
             sample_chain=job.sample_chain,
         )
-        return make_part(save, content, image_name=image_name(job.rank)), content
+        return save, content
 
-    def _outcome(self, job: Upload, part: Part, content: Content, began: float) -> Report:
+    def _outcome(self, job: Upload, source: Describing, began: float) -> Report:
         try:
-            return self._commit(job, part, content, began)
+            return self._commit(job, source, began)
         except SpotproofError as error:
             return _given_up(job, error)
 
-    def _commit(self, job: Upload, part: Part, content: Content, began: float) -> Done:
+    def _commit(self, job: Upload, source: Describing, began: float) -> Done:
         if self._committer is None:
             raise ProtocolError("a job came before Begin")
-        commit = self._try(self._committer, part, content, job)
+        commit = self._try(self._committer, source, job)
         return Done(
             rank=job.rank,
             generation=job.generation,
             step=job.step,
             kind=job.kind,
-            bytes=part.image.bytes,
+            bytes=commit.part.image.bytes,
             sent_bytes=commit.sent_bytes,
             seconds=time.monotonic() - began,
             is_committed=commit.manifest is not None,
             is_pointed=commit.is_pointed,
         )
 
-    def _try(self, committer: Committer, part: Part, content: Content, job: Upload) -> Commit:
+    def _try(self, committer: Committer, source: Describing, job: Upload) -> Commit:
         """Commit; with a deadline, again and again until it is there."""
         until = time.monotonic() + (job.until_at - self._clock()) if job.until_at else NO_DEADLINE
         while True:
             try:
-                return committer.commit(part, content, kind=job.kind, until=until)
+                return committer.commit_from(source, until=until)
             except Unavailable:
                 if until == NO_DEADLINE or time.monotonic() + _TRY_AGAIN_S >= until:
                     raise
             time.sleep(_TRY_AGAIN_S)
 
-    def _stage(self, part: Part, content: Content) -> tuple[int, float]:
+    def _stage(self, source: Describing, content: Content) -> tuple[int, float]:
         began = time.monotonic()
+        part = source.part()
         files: dict[str, bytes | memoryview] = {
             part.image.name: content.image,
             LAYOUT_FILE: content.layout,

@@ -464,7 +464,7 @@ def sabotage_generators() -> None:
 
 def sabotage_chunks() -> None:
     """No chunk is ever sent; part, manifest and pointer are."""
-    committing.Committer._send_all = lambda self, run, wanted, until: None  # type: ignore[method-assign]
+    committing.Committer._send = lambda self, source, listed, until: None  # type: ignore[method-assign]
 
 
 SABOTAGES: dict[str, Callable[[], None]] = {"generators": sabotage_generators, "chunks": sabotage_chunks}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotproof.checkpoint.chunks import MIB, chunk_bytes_for, digest, file_digest, file_of, placed, to_send
+from spotproof.checkpoint.chunks import MIB, chunk_bytes_for, digest, file_digest, file_of, placed
 from spotproof.store.digest import digest_of
 
 
@@ -26,14 +26,6 @@ def test_many_threads_and_one_agree_on_a_digest() -> None:
 
 def test_an_empty_file_has_no_chunks() -> None:
     assert file_of("empty", memoryview(b""), chunk_bytes=10).chunks == ()
-
-
-def test_only_what_the_newest_manifest_lists_is_skipped_and_nothing_is_sent_twice() -> None:
-    data = memoryview(b"a" * 10 + b"b" * 10 + b"a" * 10 + b"c" * 5)
-    file = file_of("image", data, chunk_bytes=10)
-    listed = frozenset({file.chunks[1].digest})
-    assert [bytes(piece) for _, piece in to_send(file, data, listed=listed)] == [b"a" * 10, b"c" * 5]
-    assert len(to_send(file, data, listed=frozenset())) == 3
 
 
 def test_the_digest_of_a_file_changes_with_order_and_content() -> None:
