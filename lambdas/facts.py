@@ -75,7 +75,7 @@ class Reader:
             now=now,
             head=read.head,
             slots=read.slots,
-            sealed=self._sealed(run) if joining or _is_broken(read, losses, now) else None,
+            sealed=self._sealed(run) if joining or _has_spares(read) or _is_broken(read, losses, now) else None,
             nodes=read.nodes,
             pointer=read.pointer,
             live=read.live,
@@ -187,6 +187,11 @@ def _may_be_left(slot: Slot, lost: frozenset[str]) -> bool:
     # Whoever waits for a notice joins without it when the date has passed.
     is_first = bool(slot.waits_for_notice) or slot.cause not in TOLD
     return slot.holder_instance in lost and is_first and occupant(slot.successor_instance) is not None
+
+
+def _has_spares(read: Read) -> bool:
+    """Whether only the membership tells if the lost node works."""
+    return read.head is not None and read.head.standby > 0
 
 
 def _is_broken(read: Read, losses: Sequence[Loss], now: int) -> bool:

@@ -3,6 +3,7 @@
 start, and after a move    every place is open: one request, one zone, all or nothing
 a node is lost             its place is asked for in the zone of the others
 nothing there for long     flush order, then a claim for every place: the whole gang starts elsewhere
+one of those dies          its place is asked for where the rest of the new gang is; nothing there for long: all anew
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from lambdas.decisions.actions import Action, Claim, Guarded, Tell, Terminate
 from lambdas.decisions.facts import Facts, occupant, pool_name, want_of
 from lambdas.decisions.moves import Move, claim_ahead, is_ours, may_begin
+from lambdas.decisions.spares import is_spare, members_of
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Slot
 from spotproof.contract.states import Cause, LaunchState
@@ -23,11 +25,13 @@ def is_gang(facts: Facts) -> bool:
 
 
 def zone_of(facts: Facts) -> str:
-    """The zone in which most of the gang's nodes are; '' when it moves or every place is open: any will do."""
-    if any(_is_moving(slot) for slot in facts.slots):
-        return ""
+    """The zone in which most of the gang's nodes are; '' when every place is open: any will do.
+
+    While it moves those count that have come for the new gang, and not the holders, which leave their zone.
+    """
     zones = _zones(facts)
-    seated = (zones.get(instance, "") for instance in (_seated(slot) for slot in facts.slots) if instance)
+    seat = _newcomer if any(_is_moving(slot) for slot in facts.slots) else _seated
+    seated = (zones.get(instance, "") for instance in (seat(slot) for slot in facts.slots) if instance)
     counted = Counter(zone for zone in seated if zone)
     return min(counted, key=lambda zone: (-counted[zone], zone)) if counted else ""
 
@@ -43,9 +47,13 @@ def leaving(facts: Facts) -> frozenset[str]:
 def move(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     """Move the whole gang when its zone has not given what it lacks for `gang_patience_s`; () while it may.
 
-    Ahead: the others keep their places until a whole new gang is ready (decisions.moves).
+    Ahead: the others keep their places until a whole new gang is ready (decisions.moves). A move whose own zone cannot
+    replace what it has lost again begins anew.
     """
-    if not is_gang(facts) or not any(_has_waited(facts, slot) for slot in slots.values()):
+    members = members_of(facts, slots)
+    waited = [slot for slot in members if is_gang(facts) and _has_waited(facts, slot)]
+    has_come = any(_newcomer(slot) for slot in members)
+    if not waited or (all(_is_moving(slot) for slot in waited) and not has_come):
         return ()
     going = (
         Move(slot=slot.slot, instance=slot.holder_instance or NO_INSTANCE, cause=Cause.CAPACITY)
@@ -53,12 +61,20 @@ def move(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
         if occupant(slot.holder_instance) is not None
     )
     ahead = (claim_ahead(facts, slots[one.slot], one) for one in going if may_begin(slots[one.slot], one))
-    return (*ahead, *(_called_off(facts, slot) for slot in slots.values() if _came(slot)))
+    return (*ahead, *(_called_off(facts, slot) for slot in members if _newcomer(slot)))
 
 
-def _came(slot: Slot) -> bool:
-    """Whether a lost node's successor has come and has not joined."""
-    return occupant(slot.successor_instance) is not None and not slot.waits_for_notice
+def strays(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
+    """Nodes that stand by where the gang is no more: of no use to it, so their places are claimed anew."""
+    home = zone_of(facts) if is_gang(facts) and not any(_is_moving(slot) for slot in slots.values()) else ""
+    beside = [slot for slot in slots.values() if home and is_spare(facts, slot) and _newcomer(slot)]
+    zones = _zones(facts) if beside else {}
+    return tuple(_called_off(facts, slot) for slot in beside if zones.get(_newcomer(slot) or "", home) != home)
+
+
+def _newcomer(slot: Slot) -> str | None:
+    """The successor of a lost node, or of one that moves with its gang: it has come and has not joined."""
+    return None if slot.waits_for_notice and not _is_moving(slot) else occupant(slot.successor_instance)
 
 
 def _called_off(facts: Facts, slot: Slot) -> Guarded:
@@ -107,5 +123,6 @@ def _has_waited(facts: Facts, slot: Slot) -> bool:
     patience_s = 0.0 if facts.spec is None else facts.spec.pools.gang_patience_s
     # A launch that is under way may still bring it, and where the others are: its request is written.
     under_way = any(want_of(slot) in one.wants for one in facts.launches if one.state is not LaunchState.CLOSED)
-    is_open = slot.successor_instance == NO_INSTANCE and not slot.waits_for_notice and not under_way
+    is_missed = not slot.waits_for_notice or _is_moving(slot)
+    is_open = slot.successor_instance == NO_INSTANCE and is_missed and not under_way
     return is_open and slot.claimed_at is not None and facts.now - slot.claimed_at > patience_s

@@ -57,7 +57,7 @@ def next_step(facts: Facts) -> tuple[Action, ...]:
     unfinished = [launch for launch in facts.launches if launch.state is not LaunchState.CLOSED]
     if unfinished:
         return _finish(facts, unfinished[0])
-    claims = _together(open_claims(facts))
+    claims = _together(open_claims(facts), facts.spec)
     if not claims or facts.head is None or facts.spec is None or not facts.head.status.wants_nodes:
         return ()
     if facts.spec.placement is None:
@@ -80,10 +80,12 @@ def open_claims(facts: Facts) -> tuple[Slot, ...]:
     return tuple(slot for slot in facts.slots if slot.successor_instance == NO_INSTANCE and want_of(slot) not in listed)
 
 
-def _together(claims: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """What one launch is for: places that are empty come before moves back to Spot, whose holders still work."""
+def _together(claims: tuple[Slot, ...], spec: RunSpec | None) -> tuple[Slot, ...]:
+    """What one launch is for: empty places come before those beside the slots, which no gang at its start must wait
+    for, and these before moves back to Spot, whose holders still work."""
     empty = tuple(slot for slot in claims if not is_failback(slot))
-    return empty or claims
+    first = tuple(slot for slot in empty if spec is None or slot.slot < spec.slots)
+    return first or empty or claims
 
 
 def _finish(facts: Facts, launch: Launch) -> tuple[Action, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from lambdas.decisions import bursts
+from lambdas.decisions import bursts, spares
 from lambdas.decisions.actions import (
     Action,
     Claim,
@@ -230,6 +230,7 @@ def _flush(facts: Facts, lost: Sequence[_Lost]) -> tuple[Action, ...]:
         for one in lost
         if one.loss.deadline_at is not None
         and one.loss.deadline_at > facts.now
+        and spares.works(facts, one.slot, one.loss.instance)
         and (one.place is Place.HOLDER or (one.place is Place.CLAIMED and _may_save(facts, one, standing)))
     ]
     deadline_at = min((one.loss.deadline_at or 0 for one in leaving), default=0)

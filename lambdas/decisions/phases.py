@@ -106,11 +106,13 @@ def _measured(facts: Facts, one: _Started) -> tuple[Measure, ...]:
     if one.node.incarnation <= 1:
         return ()
     measures = [
-        Measure(metric=Metric.PARK, value=one.seconds(Moment.PARKED, Moment.JOINED)),
         Measure(metric=Metric.RESTORE, value=one.seconds(Moment.JOINED, Moment.RESTORED)),
         Measure(metric=Metric.FIRST_STEP, value=one.seconds(Moment.RESTORED, Moment.FIRST_STEP)),
     ]
-    asked_at = _asked_at(facts, one.node)
+    stood_by = facts.head is not None and facts.head.standby > 0  # it may have, for hours: that is no recovery's time
+    asked_at = None if stood_by else _asked_at(facts, one.node)
+    if not stood_by:
+        measures.append(Measure(metric=Metric.PARK, value=one.seconds(Moment.PARKED, Moment.JOINED)))
     if asked_at is not None:
         measures.append(Measure(metric=Metric.RECOVERY, value=max(0, one.at(Moment.FIRST_STEP) - asked_at)))
     machine = facts.machine(one.node.instance)

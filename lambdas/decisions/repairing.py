@@ -5,7 +5,23 @@ Reads the whole run once. Open claims and unfinished launches are the launcher's
 
 from __future__ import annotations
 
-from lambdas.decisions import adoption, budgets, ending, failback, gangs, losses, marketlook, moves, phases, silence
+from lambdas.decisions import (
+    adoption,
+    aftermath,
+    budgets,
+    ending,
+    failback,
+    gangs,
+    losses,
+    marketlook,
+    moves,
+    parting,
+    phases,
+    reminding,
+    silence,
+    spares,
+    standby,
+)
 from lambdas.decisions.actions import (
     Action,
     Claim,
@@ -27,14 +43,14 @@ from lambdas.decisions.actions import (
     Watch,
 )
 from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, Machine, occupant
-from lambdas.decisions.losses import TOLD, claim_of, lift_of, node_in, release_of
+from lambdas.decisions.losses import claim_of, lift_of, node_in, release_of
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract import limits
 from spotproof.contract.exits import ExitCode
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Head, Member, Node, Slot
 from spotproof.contract.metrics import Metric
-from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
+from spotproof.contract.states import Cause, NodePhase, RunStatus
 
 COMMIT_PATIENCE_S = 120  # a complete checkpoint that nobody committed for this long has lost its agents
 
@@ -45,13 +61,13 @@ def decide(facts: Facts) -> tuple[Action, ...]:
         return (Forget(run=facts.run),)
     raised = promotions(facts)
     slots = promoted(facts, raised)
-    joined = (step for slot in raised for step in _promotion(facts, slot))
+    joined = (*(step for slot in raised for step in _promotion(facts, slot)), *standby.displaced(facts, slots))
     known = (*_commits(facts, facts.head), *joined, *phases.decide(facts, facts.head))
     settled = _finished(facts, facts.head, slots) if facts.head.status in _CAN_FINISH else ()
     if settled:
         return (*known, *settled)
     if not facts.head.status.wants_nodes:
-        return (*known, *ending.decide(facts, facts.head, slots))
+        return (*known, *parting.orders(facts, slots.values()), *ending.decide(facts, facts.head, slots))
     spent = () if facts.spec is None else budgets.over(facts, facts.head, facts.spec)
     if spent:
         return (*known, *spent)
@@ -60,7 +76,8 @@ def decide(facts: Facts) -> tuple[Action, ...]:
         return (*known, *losses.decide(facts, let_go))  # its order first; the rest at the next look
     adopted = adoption.by_look(facts, slots)  # before empty places are claimed for a launch
     lost = _losses(facts, slots)
-    mended = (*adopted, *_failures(facts, facts.head, slots), *lost, *moves.decide(facts, _unreleased(slots, lost)))
+    ordered = reminding.orders(facts, slots) or moves.decide(facts, _unreleased(slots, lost))  # one order in a look
+    mended = (*adopted, *_failures(facts, facts.head, slots), *lost, *ordered)
     planned = _planned(facts, facts.head, slots, is_quiet=not mended)
     return (*known, *mended, *planned, *ending.orphans(facts, slots))
 
@@ -99,7 +116,7 @@ def _planned(facts: Facts, head: Head, slots: dict[int, Slot], *, is_quiet: bool
     """What is done about capacity without being asked; moves begin only when nothing else has to be mended now."""
     if facts.spec is None:
         return ()
-    begun = (*gangs.move(facts, slots), *failback.due(facts, slots)) if is_quiet else ()
+    begun = (*gangs.move(facts, slots), *gangs.strays(facts, slots), *failback.due(facts, slots)) if is_quiet else ()
     return (*begun, *budgets.estimate(facts, head, facts.spec), *marketlook.due(facts))
 
 
@@ -110,7 +127,7 @@ _WATCHED = frozenset({RunStatus.ACTIVE, RunStatus.STOPPING})
 def _is_watched(facts: Facts, head: Head) -> bool:
     """Whether each minute counts: the run wants nodes, or it is paused and its nodes, which cost, have to be ended."""
     still_ends = head.status is RunStatus.PAUSED and any(machine.is_alive for machine in facts.machines)
-    return head.status in _WATCHED or still_ends
+    return head.status in _WATCHED or still_ends or parting.is_near(facts)
 
 
 def _commits(facts: Facts, head: Head) -> tuple[Action, ...]:
@@ -149,44 +166,14 @@ def _promotion(facts: Facts, slot: Slot) -> tuple[Action, ...]:
     return (
         Guarded(
             first=Promote(slot=slot),
-            then=(
-                promoted_to,
-                *_flush_outcome(facts, slot),
-                *phases.waste(facts, slot),
-                *moves.ended_by_us(facts, slot),
-            ),
+            then=(promoted_to, *aftermath.of_holder(facts, slot)),
         ),
     )
 
 
-_FLUSHED = frozenset({*TOLD, *moves.ENDED_BY_US})  # causes with a notice, or an order to leave
-
-
-def _flush_outcome(facts: Facts, slot: Slot) -> tuple[Action, ...]:
-    before = facts.node_of(slot.slot, slot.holder_incarnation, slot.holder_instance)
-    if before is None or before.flush is None or slot.cause not in _FLUSHED:
-        return ()
-    whole = phases.went_on_whole(facts, before)  # an upload may outlive what its agent could still say of it
-    durable = whole or before.flush is FlushOutcome.COMMITTED
-    told = Tell(
-        run=facts.run,
-        what=HistoryKind.FLUSHED,
-        slot=slot.slot,
-        incarnation=slot.holder_incarnation,
-        instance=slot.holder_instance,
-        step=before.step if whole else before.flush_step,
-        detail=FlushOutcome.COMMITTED.value if durable else before.flush.value,
-        at=before.beat_at or None,
-    )
-    if not durable:
-        return (told, Measure(metric=Metric.FLUSHES_FAILED))
-    took = Measure(metric=Metric.FLUSH, value=phases.flush_seconds(facts, slot, before))
-    return (told, Measure(metric=Metric.FLUSHES_COMMITTED), took)
-
-
 def _finished(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ...]:
-    """Every holder has said `done`: so is the run."""
-    nodes = [_holder_node(facts, slot) for slot in slots.values()]
+    """Every holder that works has said `done`: so is the run."""
+    nodes = [_holder_node(facts, slot) for slot in spares.members_of(facts, slots)]
     if not nodes or not all(node is not None and node.phase is NodePhase.DONE for node in nodes):
         return ()
     step = max((node.step for node in nodes if node is not None), default=0)

@@ -53,6 +53,11 @@ class Leaving:
         elif news.is_earlier and now.outcome is FlushOutcome.PENDING:
             self._tell(news, self.decision or self._decide())
 
+    def stand_down(self) -> None:
+        """The run wants no nodes: one of many that has not joined must not take the place of one that leaves."""
+        if self.situation.is_together:
+            self.depart()
+
     def check(self) -> None:
         """Look whether the outcome is known now. Called after every event and at every tick."""
         now = self.situation

@@ -34,6 +34,7 @@ TICK_S: Final = 0.25
 PAUSE_BUDGET_S: Final = 600  # a person who pauses a run has time
 ALONE_S: Final = 0.5  # a local agent ends when nobody has been connected for this long and nothing is under way
 FIRST_PEER_S: Final = 60.0
+_WANTS_NOBODY: Final = frozenset({RunStatus.PAUSED, RunStatus.STOPPING, RunStatus.STOPPED})
 AWAIT_LOOK_S: Final = 0.5  # while another node's part of a checkpoint is awaited
 
 
@@ -264,9 +265,11 @@ class Loop:
         order = order_of(says.head)
         if order is not None:
             self.leaving.hear(of_order(order, source=Source.HEAD, slot=now.place.slot, joined_in=now.joined_in))
-        if says.head.status in (RunStatus.PAUSED, RunStatus.STOPPING, RunStatus.STOPPED) and now.has_joined:
+        if says.head.status in _WANTS_NOBODY and now.has_joined:
             now.is_paused = says.head.status is RunStatus.PAUSED
             self.leaving.hear(self._person(f"status-{says.head.status}"))
+        elif not now.has_joined and says.head.status in _WANTS_NOBODY:
+            self.leaving.stand_down()
 
     def _person(self, key: str) -> Heard:
         deadline_at = self.situation.now() + PAUSE_BUDGET_S

@@ -92,7 +92,7 @@ def write(spec: RunSpec, table: Table, *, now: int) -> None:
         Specs(table).create(spec)
     except Lost as error:
         raise BadRunSpec(f"run: {spec.run} exists with another spec", next_step="choose another run id") from error
-    Slots(table).create(spec.run, spec.slots)
+    Slots(table).create(spec.run, spec.places)
     head = Heads(table).read(spec.run) or _create_head(spec, table, now)
     if not head.status.is_live:
         raise BadRunSpec(f"run: {spec.run} is {head.status}", next_step="choose another run id")
@@ -102,7 +102,14 @@ def write(spec: RunSpec, table: Table, *, now: int) -> None:
 def _create_head(spec: RunSpec, table: Table, now: int) -> Head:
     """The run's HEAD; of two submits at once the first one's."""
     Histories(table).add(History(run=spec.run, at_ms=now * 1000, what=HistoryKind.SUBMITTED))
-    head = Head(run=spec.run, status=RunStatus.ACTIVE, status_at=now, submitted_at=now, slots=spec.slots)
+    head = Head(
+        run=spec.run,
+        status=RunStatus.ACTIVE,
+        status_at=now,
+        submitted_at=now,
+        slots=spec.slots,
+        standby=spec.standby,
+    )
     try:
         Heads(table).create(head)
     except Lost:

@@ -11,6 +11,7 @@ pools:
 checkpoint: {every_s: 180}
 budgets: {recoveries: 25}
 signals: {prewarm: false, moves: true}  # what follows from advice and planned maintenance
+standby: 0                              # nodes beside the slots that are ready to take one
 """
 
 from __future__ import annotations
@@ -135,19 +136,28 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """A run, as its nodes and the control plane read it. `image` is pinned by digest."""
+    """A run, as its nodes and the control plane read it. `image` is pinned by digest.
+
+    Of many nodes: `standby` more are kept, each ready to become a member at once; none of them is special.
+    """
 
     run: str
     image: str
     command: tuple[str, ...]
     pools: Pools
     slots: int = 1
+    standby: int = 0
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     liveness: Liveness = field(default_factory=Liveness)
     budgets: Budgets = field(default_factory=Budgets)
     signals: Signals = field(default_factory=Signals)
     environment: tuple[str, ...] = ()  # NAME=value
     placement: Placement | None = None
+
+    @property
+    def places(self) -> int:
+        """How many nodes are kept: the slots and those that stand by."""
+        return self.slots + self.standby
 
 
 def parse(document: object) -> RunSpec:
@@ -185,6 +195,7 @@ def _check(spec: RunSpec) -> None:
     _need(IMAGE_PATTERN.fullmatch(spec.image), "image", spec.image, "pin it by digest: repository@sha256:<64 hex>")
     _need(spec.command, "command", "[]", "give the words of the training command")
     _need(1 <= spec.slots <= limits.ENGAGED_SLOTS_MAX, "slots", spec.slots, f"1 to {limits.ENGAGED_SLOTS_MAX}")
+    _check_standby(spec)
     _need(spec.pools.types, "pools.types", "[]", "name at least one instance type")
     for name in spec.pools.types:
         _need(_INSTANCE_TYPE.fullmatch(name), "pools.types", name, "an instance type looks like g5.xlarge")
@@ -197,6 +208,15 @@ def _check(spec: RunSpec) -> None:
     _check_numbers(spec)
     _check_market(spec)
     _check_signals(spec.signals)
+
+
+def _check_standby(spec: RunSpec) -> None:
+    """A script that does not begin in torchrun's rendezvous would simply train on a node that stands by."""
+    _need(spec.standby >= 0, "standby", spec.standby, "0 or more")
+    many = spec.slots > 1 or not spec.standby
+    _need(many, "standby", spec.standby, "a run of one node has signals.prewarm; standby needs slots of 2 or more")
+    room = spec.places <= limits.ENGAGED_SLOTS_MAX
+    _need(room, "standby", spec.standby, f"slots and standby together: at most {limits.ENGAGED_SLOTS_MAX}")
 
 
 def _check_signals(signals: Signals) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -173,8 +173,16 @@ class World:
         )
         now = int(self.clock())
         self.stores.specs.create(spec)
-        self.stores.heads.create(Head(run=run, status=RunStatus.ACTIVE, slots=slots, status_at=now, submitted_at=now))
-        self.stores.slots.create(run, slots)
+        head = Head(
+            run=run,
+            status=RunStatus.ACTIVE,
+            slots=slots,
+            standby=spec.standby,
+            status_at=now,
+            submitted_at=now,
+        )
+        self.stores.heads.create(head)
+        self.stores.slots.create(run, spec.places)
         self.stores.live.hasten(run, due_at=now)
         return spec
 
@@ -231,13 +239,14 @@ class World:
                 if instance not in (None, NO_INSTANCE) and self.ec2.instances[str(instance)].is_alive:
                     self.beat(run, str(instance), **fields)
 
-    def join(self, run: str = "mini", *, step: int | None = None) -> Generation:
-        """Seal the next membership: successors where there are any, holders elsewhere."""
+    def join(self, run: str = "mini", *, step: int | None = None, beside: Container[int] = frozenset()) -> Generation:
+        """Seal the next membership: successors where there are any, holders elsewhere; without the slots `beside`."""
         members = tuple(
             f"{slot.slot}:{slot.successor_incarnation}:{slot.successor_instance}"
             if slot.successor_instance not in (None, NO_INSTANCE)
             else f"{slot.slot}:{slot.holder_incarnation}:{slot.holder_instance}"
             for slot in self.slots(run)
+            if slot.slot not in beside
         )
         newest = self.stores.memberships.newest(run)
         pointer = self.stores.pointers.read(run)

@@ -87,8 +87,10 @@ class Region:
             machine.trainer.wait()
         self.stack.close()
 
-    def submit(self, plan: Plan, *, slots: int, ranks: int = 1, every_steps: int = 5, failures: int = 3) -> None:
-        """Submit the run, with `ranks` on each node, and launch a node for each slot."""
+    def submit(
+        self, plan: Plan, *, slots: int, ranks: int = 1, every_steps: int = 5, failures: int = 3, standby: int = 0
+    ) -> None:
+        """Submit the run, with `ranks` on each node, and launch a node for each place."""
         torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
         words = (*torchrun, "-m", "tests.fakes.toy_ddp", as_argument(plan))
         spec = RunSpec(
@@ -96,6 +98,7 @@ class Region:
             image="x@sha256:" + "0" * 64,
             command=words,
             slots=slots,
+            standby=standby,
             pools=Pools(types=("g5.xlarge",)),
             checkpoint=CheckpointPolicy(every_s=3600, every_steps=every_steps),
             liveness=Liveness(heartbeat_s=1, silence_s=5),
@@ -103,9 +106,9 @@ class Region:
             environment=("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1"),
         )
         Specs(self.table).create(spec)
-        Heads(self.table).create(Head(run=RUN, status=RunStatus.ACTIVE, slots=slots))
-        Slots(self.table).create(RUN, slots)
-        for slot in range(slots):
+        Heads(self.table).create(Head(run=RUN, status=RunStatus.ACTIVE, slots=slots, standby=standby))
+        Slots(self.table).create(RUN, spec.places)
+        for slot in range(spec.places):
             self.launch(slot)
 
     def launch(self, slot: int, *, lost: str = NO_INSTANCE, deadline_at: float | None = None) -> Machine:
@@ -155,6 +158,11 @@ class Region:
             agent=agent,
             trainer=trainer,
         )
+
+    def member(self, rank: int) -> Machine:
+        """The machine that has this node's rank in the newest membership."""
+        name = members_of(self.sealed())[rank].node
+        return next(machine for machine in self.launched if machine.instance == name)
 
     def promote(self) -> None:
         """What every claim and the sweep do first: who has joined is the holder."""

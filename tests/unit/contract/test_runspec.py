@@ -42,6 +42,7 @@ def test_the_least_that_a_person_writes_has_the_products_defaults() -> None:
 def test_everything_that_a_person_can_write_reads_back_equal() -> None:
     document = written(
         slots=3,
+        standby=2,
         environment=["SEED=1", "EMPTY=", "WORDS=a=b c"],
         pools__types=["g5.xlarge", "p4d.24xlarge", "u-6tb1.metal"],
         pools__zones=["us-east-1a", "us-west-2-lax-1a", "us-gov-west-1b"],
@@ -176,6 +177,8 @@ def test_the_example_in_the_docstring_is_one() -> None:
         ("signals.moves", "no"),
         ("signals.move_lead_s", -1),
         ("placement", ["lt-1"]),
+        ("standby", -1),
+        ("standby", 1),  # of a run of one node
     ],
 )
 def test_a_refusal_names_the_key(key: str, value: object) -> None:
