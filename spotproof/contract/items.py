@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -133,6 +133,8 @@ class Member:
     market: Market = Market.SPOT
     launched_at: int = 0
     ended_at: int | None = None
+    types: tuple[str, ...] = ()  # what the run may use, so that a notice reads its pools beside the run; (): unknown
+    zones: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,8 @@ class Live:
     due_at: int
     looked_at: int = 0  # the last look at which everything could be read: silence is counted between such looks
     rests: bool = False  # looked at seldom: it wants no nodes for now
+    # How often somebody wanted it looked at: no look that began before may let it rest. It is no news by itself.
+    hastened: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

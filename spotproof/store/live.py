@@ -7,13 +7,14 @@ reads follows what is due, however many runs wait for their people.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from spotproof.contract import keys
 from spotproof.contract.items import Live, from_item, to_item
 from spotproof.contract.limits import LIVE_SHARDS, SWEEP_PERIOD_S
 from spotproof.errors import Lost
-from spotproof.store.table import Absent, AnyOf, Delete, Eq, Gt, Table, Update
+from spotproof.store.table import Absent, AllOf, AnyOf, Delete, Eq, Exists, Gt, Table, Update
 
 __all__ = ["TURNS", "LiveIndex"]
 
@@ -53,14 +54,19 @@ class LiveIndex:
         return None if item is None else from_item(Live, item)
 
     def hasten(self, run: str, *, due_at: int) -> None:
-        """Enter the run, or bring its time forward; an earlier time that stands stays."""
-        entry = Update(
-            key=keys.live(run), set={"run": run, "due_at": due_at}, when=AnyOf(Absent("pk"), Gt("due_at", due_at))
-        )
-        try:
-            self._table.write(entry)
-        except Lost:
-            return  # an earlier time stands
+        """Enter the run, or bring its time forward; an earlier time that stands stays.
+
+        Whoever has decided before this that the run may rest has decided too early: each call counts, and he loses.
+        """
+        entry = Update(key=keys.live(run), set={"run": run, "due_at": due_at}, increment={"hastened": 1})
+        stands = Update(key=keys.live(run), increment={"hastened": 1}, when=Exists("pk"))
+        for change in (replace(entry, when=AnyOf(Absent("pk"), Gt("due_at", due_at))), stands):
+            try:
+                self._table.write(change)
+            except Lost:
+                continue  # an earlier time stands; or it did, and was taken out in this moment
+            return
+        self._table.write(entry)
 
     def reschedule(self, seen: Live, *, due_at: int, looked_at: int = 0) -> None:
         """Set the next time after a look. Raises Lost if somebody hastened or removed it meanwhile: leave that."""
@@ -70,9 +76,11 @@ class LiveIndex:
     def rest(self, seen: Live) -> None:
         """Look at the run seldom from now on. Raises Lost if somebody hastened it meanwhile: then it is watched."""
         entry = Live(run=seen.run, due_at=seen.due_at, rests=True)
+        same = Eq("hastened", seen.hastened)
+        unhastened = same if seen.hastened else AnyOf(Absent("hastened"), same)
         self._table.transact(
             [
-                Delete(key=keys.live(seen.run), when=Eq("due_at", seen.due_at)),
+                Delete(key=keys.live(seen.run), when=AllOf(Eq("due_at", seen.due_at), unhastened)),
                 Update(key=keys.resting(seen.run), set=to_item(entry)),
             ]
         )

@@ -11,7 +11,7 @@ from spotproof.contract.items import Live
 from spotproof.contract.keys import Key
 from spotproof.errors import Lost
 from spotproof.store.live import TURNS, LiveIndex
-from spotproof.store.table import BulkTable, Put
+from spotproof.store.table import BulkTable, Exists, Item, Put, Update, Write
 
 NOW = 1_777_888_800
 
@@ -43,6 +43,34 @@ def test_a_run_that_is_hastened_in_the_moment_stays_watched(table: BulkTable) ->
     with pytest.raises(Lost):
         live.rest(seen)
     assert [entry.due_at for entry in here(live.watched(), run)] == [NOW - 60]
+
+
+def test_a_run_that_is_resumed_in_the_moment_stays_watched_though_its_time_had_come_already(table: BulkTable) -> None:
+    live, run = LiveIndex(table), f"run-{uuid.uuid4().hex[:8]}"
+    live.hasten(run, due_at=NOW)
+    [seen] = here(live.watched(), run)
+    live.watch(run, due_at=NOW + 30)
+    with pytest.raises(Lost):
+        live.rest(seen)
+    assert [(entry.due_at, entry.rests) for entry in here(live.watched(), run)] == [(NOW, False)]
+
+
+def test_a_run_that_came_to_rest_while_it_was_resumed_is_watched_again(
+    table: BulkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, run = LiveIndex(table), f"run-{uuid.uuid4().hex[:8]}"
+    live.hasten(run, due_at=NOW)
+    original = type(table).write
+
+    def write(self: BulkTable, op: Write) -> Item:
+        if isinstance(op, Update) and op.when == Exists("pk"):
+            live.rest(here(live.watched(), run)[0])  # between the two writes
+        return original(self, op)
+
+    monkeypatch.setattr(type(table), "write", write)
+    live.watch(run, due_at=NOW + 30)
+    assert [entry.due_at for entry in here(live.watched(), run)] == [NOW + 30]
+    assert not any(here(live.resting(now=NOW + 60 * minute), run) for minute in range(TURNS))
 
 
 def test_a_run_that_wants_nodes_again_is_watched_and_rests_no_more(table: BulkTable) -> None:

@@ -152,6 +152,51 @@ def test_a_successor_that_came_in_the_old_zone_moves_with_its_gang() -> None:
     assert len(world.ec2.alive()) == 6, "the two that are left, and the four that come"
 
 
+def moving(world: World) -> list[str]:
+    """A gang of which one place is lost and the others have successors elsewhere: these, by slot."""
+    holders = started(world)
+    short(world, A)
+    world.deliver(notice(holders[2], world.clock()))
+    world.ec2.instances[holders[2]].state = "terminated"
+    for _ in range(PATIENCE_S // 60 + 3):
+        world.beat_all()
+        world.tick()
+    assert zones(world) == {B}
+    world.boot()
+    return [str(slot.successor_instance) for slot in world.slots()]
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_who_dies_of_a_gang_on_its_way_comes_back_where_the_rest_of_it_is(lost: int) -> None:
+    world = World()
+    dead = moving(world)[lost]
+    for kind in TYPES:
+        del world.ec2.room[f"{kind}#{A}#spot"]
+    world.deliver(notice(dead, world.clock()))
+    world.ec2.instances[dead].state = "terminated"
+    again = str(world.slot(number=lost).successor_instance)
+    assert (world.ec2.instances[again].zone, zones(world)) == (B, {B})
+
+
+def test_a_gang_on_its_way_that_cannot_be_whole_where_it_goes_starts_anew_elsewhere() -> None:
+    world = World()
+    came = moving(world)
+    short(world, B)
+    world.deliver(notice(came[1], world.clock()))
+    world.ec2.instances[came[1]].state = "terminated"
+    for _ in range(PATIENCE_S // 60):
+        world.beat_all()
+        world.tick()
+    assert world.slot(number=1).successor_instance == NO_INSTANCE
+    assert world.ec2.terminated == []
+    for _ in range(4):
+        world.beat_all()
+        world.tick()
+    assert zones(world) == {C}
+    assert set(world.ec2.terminated) == {came[0], came[2], came[3]}
+    assert len(world.ec2.alive()) == 7, "the three that go on, and the four that come"
+
+
 def test_a_gang_stays_while_a_launch_in_its_zone_is_under_way() -> None:
     world = World()
     holders = started(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from spotproof.contract.items import NEVER, NO_INSTANCE
 from spotproof.contract.metrics import Metric
 from spotproof.contract.orders import slots_of
 from spotproof.contract.runspec import Signals
-from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase, NoticeKind, RunStatus
 from spotproof.errors import Lost
 from spotproof.store.table import Update
 from tests.fakes.control import World, advice, event, notice, state
@@ -324,6 +325,65 @@ def test_a_run_that_wants_no_nodes_keeps_the_date() -> None:
     world.clock.advance(300)
     look(world)
     assert (world.slot().cause, world.slot().waits_for_notice) == (Cause.MAINTENANCE, True)
+
+
+def minutes(world: World, count: int) -> None:
+    """The sweep as it is: resting runs have their turn every five minutes."""
+    for _ in range(count):
+        look(world)
+
+
+def test_a_node_of_a_blocked_run_is_told_to_save_before_its_date() -> None:
+    world = World()
+    [holder] = world.started()
+    world.pause("mini", RunStatus.BLOCKED)
+    minutes(world, 6)
+    assert world.stores.live.watched() == ()
+    starts = datetime.fromtimestamp(world.clock() + 1800, tz=UTC)
+    world.deliver(health(holder, at=world.clock(), starts=starts.isoformat(), code=REBOOT))
+    minutes(world, 25)
+    assert leavers(world) == frozenset(), "an extra checkpoint, and nobody leaves yet"
+    minutes(world, 2)
+    assert (leavers(world), world.head().order_deadline_at) == (frozenset({0}), int(starts.timestamp()))
+    order = world.head().order
+    minutes(world, 2)
+    assert (world.head().order, world.slot().successor_instance) == (order, None)
+
+
+def test_failing_hardware_of_a_blocked_run_gets_its_extra_checkpoint() -> None:
+    world = World()
+    [holder] = world.started()
+    world.pause("mini", RunStatus.BLOCKED)
+    world.deliver(health(holder, at=world.clock(), starts="Mon, 18 May 2026 06:00:00 GMT", code=RETIRED))
+    assert (world.head().order_kind, leavers(world)) == (NoticeKind.MAINTENANCE, frozenset())
+    assert world.slot().successor_instance is None
+
+
+def test_a_date_that_is_near_wakes_a_run_that_rests() -> None:
+    world = World()
+    [holder] = world.started()
+    world.pause("mini", RunStatus.BLOCKED)
+    minutes(world, 6)
+    starts = datetime.fromtimestamp(world.clock() + 230, tz=UTC)
+    world.deliver(health(holder, at=world.clock(), starts=starts.isoformat(), code=REBOOT))
+    world.tick(after_s=30)
+    assert (leavers(world), world.head().order_deadline_at) == (frozenset({0}), int(starts.timestamp()))
+
+
+def test_a_date_that_passed_while_the_run_was_blocked_is_none_when_it_goes_on() -> None:
+    world = World()
+    [holder] = world.started()
+    world.pause("mini", RunStatus.BLOCKED)
+    starts = datetime.fromtimestamp(world.clock() + 1800, tz=UTC)
+    world.deliver(health(holder, at=world.clock(), starts=starts.isoformat(), code=REBOOT))
+    world.clock.advance(1801)
+    world.stores.heads.move(world.head(), RunStatus.ACTIVE, cause=Cause.USER, now=int(world.clock()))
+    look(world)
+    assert (world.slot().cause, world.slot().waits_for_notice, world.slot().deadline_at) == (
+        Cause.MAINTENANCE,
+        True,
+        NEVER,
+    ), "it is well, and is not replaced before it has saved"
 
 
 def test_a_run_that_does_not_want_to_be_moved_is_only_told() -> None:

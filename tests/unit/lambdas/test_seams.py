@@ -8,7 +8,7 @@ from spotproof.cli.lifecycle import RESUME, carry_out
 from spotproof.contract import tags
 from spotproof.contract.orders import slots_of
 from spotproof.contract.runspec import Budgets, MarketPolicy, Pools, Signals
-from spotproof.contract.states import NodePhase, RunStatus
+from spotproof.contract.states import Cause, FlushOutcome, NodePhase, RunStatus
 from spotproof.store.live import LiveIndex
 from tests.fakes.control import STACK, SUBNETS, World, advice, notice, state
 
@@ -203,3 +203,34 @@ def test_a_run_that_is_paused_while_a_node_moves_has_every_place_filled_when_it_
         world.join()
         world.tick()
         assert [one.instance for one in world.ec2.alive()] == [world.slot().holder_instance]
+
+
+@pytest.mark.parametrize("cause", [Cause.DRILL, Cause.USER, Cause.BLOCK_EXPIRY])
+def test_a_holder_that_trains_on_after_it_was_claimed_on_its_notice_is_told_by_the_next_look(cause: Cause) -> None:
+    """The handler that claimed it died before the order, or before somebody was asked to come for it."""
+    world = World()
+    [holder, other] = world.started(slots=2)
+    now = int(world.clock())
+    world.stores.slots.claim(world.slot(), holder, cause=cause, now=now, deadline_at=now + 120)
+    world.clock.advance(20)
+    world.beat("mini", holder)
+    world.beat("mini", other)
+    world.tick(after_s=30)
+    assert (leavers(world), world.head().order_deadline_at) == (frozenset({0}), now + 120)
+    sent = len(world.ssm.sent)
+    world.beat("mini", holder, NodePhase.FLUSHING, flush=FlushOutcome.PENDING)
+    world.tick(after_s=30)
+    assert (len(world.ssm.sent), world.slot().incarnation) == (sent, 2)
+
+
+def test_a_holder_that_saves_already_or_has_not_beaten_since_is_not_told_again() -> None:
+    world = World()
+    [first, second] = world.started(slots=2)
+    world.beat_all()
+    now = int(world.clock())
+    world.stores.slots.claim(world.slot(), first, cause=Cause.DRILL, now=now, deadline_at=now + 120)
+    world.stores.slots.claim(world.slot(number=1), second, cause=Cause.DRILL, now=now, deadline_at=now + 120)
+    world.clock.advance(20)
+    world.beat("mini", second, NodePhase.FLUSHING, flush=FlushOutcome.PENDING)
+    world.tick(after_s=30)
+    assert (leavers(world), world.head().order) == (frozenset(), None)
