@@ -23,7 +23,6 @@ import faulthandler
 import gc
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,6 +31,7 @@ from typing import Final
 import torch
 from torch import distributed as dist
 
+from spotproof.rendezvous.group import Until, begin
 from spotproof.rendezvous.joining import Joining
 from spotproof.rendezvous.meeting import Meeting, Met
 from spotproof.rendezvous.sockets import Socket, open_sockets, shut_down
@@ -41,8 +41,6 @@ __all__ = ["WATCHDOG_EXIT", "InProcess", "state_of"]
 WATCHDOG_S: Final = 20.0
 STUCK_S: Final = 60.0
 WATCHDOG_EXIT: Final = 70  # the launcher starts the process again: recovery by restart
-_LOOK_S: Final = 0.0002
-_OVER: Final = "this generation is over: come out, and form the next one"
 _NOTHING: Final = -1  # the step of a newcomer
 
 
@@ -65,8 +63,9 @@ class InProcess:
         self._meeting = Meeting(joining, address=address, on_over=self._told_over)
         self._stuck_s = stuck_s
         self._is_out = threading.Event()
+        self._is_out.set()
+        self._until = Until()
         self._sockets: frozenset[Socket] = frozenset()
-        self._kept: list[object] = []
         self._group_timeout_s = group_timeout_s
         self._watchdog_s = watchdog_s
         gc.freeze()  # what was imported is no garbage: looking for DDP's cycles would walk all of torch, 0.3 s
@@ -83,17 +82,20 @@ class InProcess:
         """
         met = self._meeting.meet()
         self._is_out.clear()
+        self._until = until = Until()
+        if self._meeting.is_over:  # said before there was anybody to hear it
+            until.over()
         before = open_sockets()
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore("workers", met.store),  # type: ignore[attr-defined]  # exported at run time
-            rank=met.entered.rank,
-            world_size=met.entered.world,
-            timeout=timedelta(seconds=self._group_timeout_s),
-        )
-        self._sockets = open_sockets() - before
-        if self._meeting.is_over:  # said while the group was being made
-            self._abort()
+        try:
+            begin(
+                dist.PrefixStore("workers", met.store),  # type: ignore[attr-defined]  # exported at run time
+                rank=met.entered.rank,
+                world=met.entered.world,
+                timeout=timedelta(seconds=self._group_timeout_s),
+                until=until,
+            )
+        finally:
+            self._sockets = open_sockets() - before
         return met
 
     def share(self, tensors: Sequence[torch.Tensor], step: int | None) -> int:
@@ -116,29 +118,22 @@ class InProcess:
     def commit(self) -> None:
         """Between backward and optimizer.step(): nobody steps unless everybody has come so far.
 
-        Raises RuntimeError if a member is lost or the generation is over, whatever gloo makes of that.
+        Raises RuntimeError if a member is lost or the generation is over.
         """
-        work = dist.all_reduce(torch.zeros(1), async_op=True)
-        while not work.is_completed():
-            if self.is_over:
-                raise RuntimeError(_OVER)
-            time.sleep(_LOOK_S)
-        work.wait()
+        dist.all_reduce(torch.zeros(1))
 
     def come_out(self) -> None:
         """Leave the generation whose member is lost. Drop DDP first, and what else uses the group.
 
-        The group's connections are ended, so that nobody waits for us in it; the group itself is kept for as long as
-        the process lives, because its end can hang: its last reference dies under the interpreter's lock, and joins a
-        thread that waits for that lock (pytorch 56297). That costs its threads for each recovery. Should it hang all
-        the same, the process ends with WATCHDOG_EXIT and is started again.
+        The group's connections are ended, so that nobody waits for us in it. gloo itself is kept for as long as the
+        process lives, because its end can hang: that costs its threads for each recovery. Should this hang all the
+        same, the process ends with WATCHDOG_EXIT and is started again.
         """
         self._is_out.set()
         with watchdog(self._watchdog_s):
             gc.collect()
             self._abort()
             if dist.is_initialized():
-                self._kept.append(dist.group.WORLD)
                 dist.destroy_process_group()
             self._meeting.part()
 
@@ -149,7 +144,8 @@ class InProcess:
             _end_process()
 
     def _abort(self) -> None:
-        """Let every call in the group fail, here and at the others: gloo has no other way out before its time-out."""
+        """Let every call in the group fail: here by our own word, at the others by the end of the connections."""
+        self._until.over()
         shut_down(self._sockets)
 
 

@@ -7,6 +7,7 @@ waited for longer than its silence; the others come out, which marks the generat
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,11 +91,32 @@ class Meeting:
             store = own
             store.set(GENERATION_KEY, json.dumps(to_item(entered.sealed)))
         else:
-            store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=wait_s))
+            store = self._reached(host, int(port), wait_s)
         self._stores += [own, store]  # own lives as long as the generation: the neighbour's link ends at it
         self._wait_for_all(store, entered, until=time.monotonic() + wait_s)
         store.set_timeout(timedelta(seconds=_STORE_S))
         return Met(entered=entered, store=store, host=host, port=int(port))
+
+    def _reached(self, host: str, port: int, wait_s: float) -> TCPStore:
+        """In a thread of its own: torch tries a host that is gone again and again, and cannot be told."""
+        found: list[TCPStore] = []
+        has_ended = threading.Event()
+
+        def reach() -> None:
+            try:
+                found.append(TCPStore(host, port, is_master=False, timeout=timedelta(seconds=wait_s)))
+            except DistError:
+                pass  # said below
+            finally:
+                has_ended.set()
+
+        threading.Thread(target=reach, name="spotproof-reach", daemon=True).start()
+        while not has_ended.wait(_BARRIER_LOOK_S):
+            if self.is_over:
+                raise _Dead
+        if not found:
+            raise _Dead
+        return found[0]
 
     def _wait_for_all(self, store: TCPStore, entered: Entered, *, until: float) -> None:
         if store.add(_HERE_KEY, 1) >= entered.world:
