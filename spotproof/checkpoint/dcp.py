@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import mmap
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +23,10 @@ from torch.distributed.checkpoint.filesystem import (
     _StorageInfo,
 )
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.tensor import DTensor
 
+from spotproof.checkpoint.sharded import Gather, form_of
 from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry, image_name
 from spotproof.errors import BadManifest
 
@@ -56,26 +59,84 @@ class ImagePlan:
 
 
 def plan_image(
-    tensors: Mapping[str, Tensor], aliases: Mapping[str, str], *, state_capacity: int, rank: int = 0
+    tensors: Mapping[str, Tensor],
+    aliases: Mapping[str, str],
+    *,
+    state_capacity: int,
+    rank: int = 0,
+    shared: Shared | None = None,
 ) -> ImagePlan:
-    """The plan for `tensors` and a state document of up to `state_capacity` bytes. Reads no value of any tensor."""
+    """The plan for `tensors` and a state document of up to `state_capacity` bytes. Reads no value of any tensor.
+
+    `shared`: what this rank has a part of only. Those parts come first in the image, so that the rest may change its
+    form on one rank alone; `.metadata`, on rank 0, lists the parts of every rank.
+    """
+    wholes = {} if shared is None else shared.wholes
     stored: dict[str, Tensor] = {**tensors, STATE_KEY: torch.empty(state_capacity, dtype=torch.uint8)}
     planner = DefaultSavePlanner()
-    planner.set_up_planner(_as_two_levels(stored), is_coordinator=True)
-    plans, metadata = planner.create_global_plan([planner.create_local_plan()])
-    frames: list[Frame] = []
-    storage: dict[MetadataIndex, _StorageInfo] = {}
-    end = 0
-    for item in plans[0].items:
-        frame = _frame(item.index.fqn, stored[item.index.fqn], at=_aligned(end))
-        frames.append(frame)
-        storage[item.index] = _StorageInfo(image_name(rank), frame.offset, frame.end - frame.offset)
-        end = frame.end
-    _add_aliases(metadata, storage, aliases)
+    planner.set_up_planner(_as_two_levels({**stored, **wholes}), is_coordinator=True)
+    local = planner.create_local_plan()
+    items = sorted(local.items, key=lambda item: item.index.fqn not in wholes)
+    frames = _frames(items, stored)
+    end = frames[-1].end
     layout = Layout(
         image_bytes=end, tensors=tuple(frame.entry for frame in frames), aliases=tuple(sorted(aliases.items()))
     )
-    return ImagePlan(layout=layout, frames=tuple(frames), metadata=_metadata_blob(metadata, storage))
+    own = Contribution.of(replace(local, items=items), frames, rank)
+    everyone = [own]
+    if shared is not None:
+        everyone += [one for one in shared.peers.contributions(own, wholes) if one.rank != rank]
+    metadata = b"" if rank and shared is not None else _global_metadata(planner, everyone, aliases)
+    return ImagePlan(layout=layout, frames=frames, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What one rank writes: its plan, and where in its image each item lies."""
+
+    rank: int
+    plan: SavePlan
+    places: Mapping[MetadataIndex, _StorageInfo]
+
+    @classmethod
+    def of(cls, plan: SavePlan, frames: Sequence[Frame], rank: int) -> Contribution:
+        """The contribution of a rank that writes `frames`, one for each item of `plan`."""
+        places = {
+            item.index: _StorageInfo(image_name(rank), frame.offset, frame.end - frame.offset)
+            for item, frame in zip(plan.items, frames, strict=True)
+        }
+        return cls(rank=rank, plan=plan, places=places)
+
+    def of_shared(self, wholes: Mapping[str, DTensor]) -> Contribution:
+        """Only the parts of what all ranks have together: the rest is this rank's own affair."""
+        items = [item for item in self.plan.items if item.index.fqn in wholes]
+        mappings = {key: path for key, path in (self.plan.planner_data or {}).items() if key in wholes}
+        plan = replace(self.plan, items=items, planner_data=mappings)
+        return Contribution(rank=self.rank, plan=plan, places={item.index: self.places[item.index] for item in items})
+
+
+@dataclass(slots=True, kw_only=True)
+class Peers:
+    """What the ranks contribute to the tensors that they have together. Asked for once for each form of these."""
+
+    gather: Gather
+    _form: object = None
+    _known: Sequence[Contribution] = ()
+
+    def contributions(self, own: Contribution, wholes: Mapping[str, DTensor]) -> Sequence[Contribution]:
+        """Every rank's contribution. A collective when the form is new, which it then is on every rank."""
+        form = form_of(wholes)
+        if form != self._form:
+            self._known, self._form = self.gather(own.of_shared(wholes)), form
+        return self._known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """The DTensors of a state, of which each rank has a part."""
+
+    wholes: Mapping[str, DTensor]
+    peers: Peers
 
 
 def write_frames(plan: ImagePlan, image: memoryview) -> None:
@@ -185,15 +246,44 @@ class _GapRecorder(io.RawIOBase):
         return len(data)
 
 
+def _frames(items: Sequence[WriteItem], stored: Mapping[str, Tensor]) -> tuple[Frame, ...]:
+    frames: list[Frame] = []
+    end = 0
+    for item in items:
+        frame = _frame(item.index.fqn, stored[item.index.fqn], at=_aligned(end))
+        chunk = None if item.tensor_data is None else item.tensor_data.chunk
+        if chunk is not None and item.tensor_data is not None and item.tensor_data.size != chunk.sizes:
+            entry = replace(frame.entry, whole=tuple(item.tensor_data.size), at=tuple(chunk.offsets))
+            frame = replace(frame, entry=entry)
+        frames.append(frame)
+        end = frame.end
+    return tuple(frames)
+
+
+def _global_metadata(
+    planner: DefaultSavePlanner, everyone: Sequence[Contribution], aliases: Mapping[str, str]
+) -> bytes:
+    """DCP's planner drops all but one of what several ranks have alike; each item that is left has its place."""
+    in_order = sorted(everyone, key=lambda one: one.rank)
+    plans, metadata = planner.create_global_plan([one.plan for one in in_order])
+    storage = {
+        item.index: one.places[item.index] for one, plan in zip(in_order, plans, strict=True) for item in plan.items
+    }
+    _add_aliases(metadata, storage, aliases)
+    return _metadata_blob(metadata, storage)
+
+
 def _add_aliases(metadata: Metadata, storage: dict[MetadataIndex, _StorageInfo], aliases: Mapping[str, str]) -> None:
     """Let stock DCP find a tied tensor under each of its names, though it is stored once."""
-    by_key = {index.fqn: index for index in storage}
+    by_key: dict[str, list[MetadataIndex]] = {}
+    for index in storage:
+        by_key.setdefault(index.fqn, []).append(index)
     for name, key in aliases.items():
         top, _, rest = name.partition(".")
         metadata.state_dict_metadata[name] = metadata.state_dict_metadata[key]
         metadata.planner_data[name] = (top, rest)
-        index = by_key[key]
-        storage[renamed(index, name)] = storage[index]
+        for index in by_key[key]:
+            storage[renamed(index, name)] = storage[index]
 
 
 def renamed(index: MetadataIndex, fqn: str) -> MetadataIndex:

@@ -85,14 +85,14 @@ class _Gather:
     """Small pieces, moved together."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._pieces = pieces
+        self._batches = [pieces[first : first + _BATCH] for first in range(0, len(pieces), _BATCH)]
+        self._lengths = [sum(piece.length for piece in batch) for batch in self._batches]
         self._to = (_Iovec * len(pieces))(*[_Iovec(piece.target, piece.length) for piece in pieces])
         self._from = (_Iovec * len(pieces))(*[_Iovec(piece.source, piece.length) for piece in pieces])
 
     def move(self) -> None:
-        for first in range(0, len(self._pieces), _BATCH):
-            batch = self._pieces[first : first + _BATCH]
-            if not self._read(first, len(batch), sum(piece.length for piece in batch)):
+        for index, batch in enumerate(self._batches):
+            if not self._read(index * _BATCH, len(batch), self._lengths[index]):
                 for piece in batch:
                     ctypes.memmove(piece.target, piece.source, piece.length)
 

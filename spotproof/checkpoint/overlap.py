@@ -11,14 +11,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from spotproof.checkpoint.memcopy import Mover, Piece
+from spotproof.checkpoint.sharded import local_of
 
 COPIER: Final = "spotproof-copier"
+_version: Final = attrgetter("_version")  # torch's name for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +34,21 @@ class Resting:
 
 def resting(objects: Mapping[str, object]) -> Resting:
     """What of the tracked `objects` only an optimizer's step changes, and that step can be made to wait."""
+    if why := cannot_rest(objects):
+        return Resting(pointers=frozenset(), why=why)
+    optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
+    found = {local_of(tensor).data_ptr() for optimizer in optimizers for tensor in _owned(optimizer)}
+    found |= {local_of(frozen).data_ptr() for thing in objects.values() for frozen in _frozen(thing)}
+    return Resting(pointers=frozenset(found))
+
+
+def cannot_rest(objects: Mapping[str, object]) -> str:
+    """Why nothing of the tracked `objects` can be known to rest; empty: an optimizer's step is what changes them."""
     optimizers = {name: thing for name, thing in objects.items() if isinstance(thing, torch.optim.Optimizer)}
     if not optimizers:
-        return Resting(pointers=frozenset(), why="no optimizer is tracked")
-    for name, optimizer in optimizers.items():
-        if why := _cannot_wait(optimizer):
-            return Resting(pointers=frozenset(), why=f"{name}: {why}")
-    found = {tensor.data_ptr() for optimizer in optimizers.values() for tensor in _owned(optimizer)}
-    found |= {frozen.data_ptr() for thing in objects.values() for frozen in _frozen(thing)}
-    return Resting(pointers=frozenset(found))
+        return "no optimizer is tracked"
+    reasons = {name: _cannot_wait(optimizer) for name, optimizer in optimizers.items()}
+    return next((f"{name}: {why}" for name, why in reasons.items() if why), "")
 
 
 def _frozen(thing: object) -> list[Tensor]:
@@ -69,17 +78,19 @@ def _owned(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return parameters + states
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A live tensor and its payload in the arena."""
+def can_be_moved(tensor: Tensor) -> bool:
+    """Whether its bytes are, in one piece, the payload's; on a GPU torch copies, in whatever form it has."""
+    if tensor.is_cuda:
+        return True
+    is_turned = tensor.is_neg() or tensor.is_conj()  # its memory is not its values
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not is_turned
 
-    key: str
-    source: Tensor
-    target: Tensor
 
-    def can_be_moved(self) -> bool:
-        """Whether its bytes are, in one piece, the payload's; on a GPU torch copies, in whatever form it has."""
-        return self.source.is_cuda or (self.source.device.type == "cpu" and self.source.is_contiguous())
+@dataclass(frozen=True, slots=True, eq=False)
+class Behind:
+    """Keys of what is copied behind the loop. The same object again: the same tensors at the same addresses."""
+
+    keys: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,26 +128,47 @@ class Copy:
         return not self.changed
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A mover for one arena, and what it was made for."""
+
+    behind: Behind
+    pieces: tuple[Piece, ...]
+    keys: tuple[str, ...]  # of the pieces
+    mover: Mover
+
+
 class Copier:
-    """Copies pairs in a thread of its own. One copy at a time."""
+    """Copies tensors to their payloads in a thread of its own. One copy at a time."""
 
     def __init__(self) -> None:
-        self._movers: dict[int, tuple[tuple[Piece, ...], Mover]] = {}  # by arena: tensors rarely move
+        self._prepared: dict[int, _Prepared] = {}  # by arena
 
-    def start(self, arena: int, pairs: Sequence[Pair], *, then: Callable[[bool], None]) -> Copy:
+    def start(
+        self,
+        arena: int,
+        behind: Behind,
+        tensors: Mapping[str, Tensor],
+        payloads: Mapping[str, Tensor],
+        *,
+        then: Callable[[bool], None],
+    ) -> Copy:
         """Begin. `then(whole)` is called in the copier's thread, before `finish` returns."""
-        on_host = [pair for pair in pairs if not pair.source.is_cuda]
-        mover = self._mover(arena, on_host)
-        seen = mover.sample()
-        versions = [_version(pair.source) for pair in pairs]
-        copy = Copy(arena=arena, events=_on_device([pair for pair in pairs if pair.source.is_cuda]))
+        sources = [tensors[key] for key in behind.keys]
+        prepared = self._prepare(arena, behind, tensors, payloads)
+        seen = prepared.mover.sample()
+        versions = _versions(sources)
+        on_device = [key for key, source in zip(behind.keys, sources, strict=True) if source.is_cuda]
+        copy = Copy(arena=arena, events=_on_device([(tensors[key], payloads[key]) for key in on_device]))
 
         def copied() -> None:
-            mover.move()
+            prepared.mover.move()
             for event in copy.events:
                 event.synchronize()
-            index = mover.differs(seen, mover.sample())
-            copy.changed = _changed(pairs, versions) or ("" if index is None else on_host[index].key)
+            index = prepared.mover.differs(seen, prepared.mover.sample())
+            copy.changed = "" if index is None else prepared.keys[index]
+            if (now := _versions(sources)) != versions:
+                copy.changed = next(key for key, old, new in zip(behind.keys, versions, now, strict=True) if old != new)
 
         def run() -> None:
             try:
@@ -151,40 +183,45 @@ class Copier:
 
     def forget(self) -> None:
         """The arenas are going to be unmapped."""
-        self._movers.clear()
+        self._prepared.clear()
 
-    def _mover(self, arena: int, pairs: Sequence[Pair]) -> Mover:
-        pieces = tuple(
-            Piece(pair.target.data_ptr(), pair.source.data_ptr(), pair.source.numel() * pair.source.element_size())
-            for pair in pairs
-        )
-        known = self._movers.get(arena)
-        if known is None or known[0] != pieces:
-            known = self._movers[arena] = (pieces, Mover(pieces))
-        return known[1]
-
-
-def _version(tensor: Tensor) -> int:
-    """Rises with every write in place that autograd sees (inference tensors do not count theirs)."""
-    return -1 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch's name for it
+    def _prepare(
+        self, arena: int, behind: Behind, tensors: Mapping[str, Tensor], payloads: Mapping[str, Tensor]
+    ) -> _Prepared:
+        """The mover of what lies in host memory. Making one takes longer than a look whether the old one will do."""
+        known = self._prepared.get(arena)
+        if known is not None and known.behind is behind:
+            return known
+        keys = tuple(key for key in behind.keys if not tensors[key].is_cuda)
+        pieces = tuple(_piece(tensors[key], payloads[key]) for key in keys)
+        mover = known.mover if known is not None and known.pieces == pieces else Mover(pieces)
+        self._prepared[arena] = _Prepared(behind, pieces, keys, mover)
+        return self._prepared[arena]
 
 
-def _changed(pairs: Sequence[Pair], versions: Sequence[int]) -> str:
-    written = (pair.key for pair, version in zip(pairs, versions, strict=True) if _version(pair.source) != version)
-    return next(written, "")
+def _piece(source: Tensor, target: Tensor) -> Piece:
+    return Piece(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())
 
 
-def _on_device(pairs: Sequence[Pair]) -> tuple[Any, ...]:
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    """Each rises with every write in place that autograd sees (inference tensors do not count theirs)."""
+    try:
+        return list(map(_version, tensors))
+    except RuntimeError:
+        return [-1 if tensor.is_inference() else _version(tensor) for tensor in tensors]
+
+
+def _on_device(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Any, ...]:
     """Enqueue copies on a stream of their own, behind what the current stream was told so far; an event per device."""
     events = []
-    for device in {pair.source.device for pair in pairs}:
+    for device in {source.device for source, _ in pairs}:
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for pair in pairs:
-                if pair.source.device == device:
-                    pair.target.copy_(pair.source, non_blocking=True)
-                    pair.source.record_stream(stream)
+        with torch.cuda.stream(stream), torch.no_grad():
+            for source, target in pairs:
+                if source.device == device:
+                    target.copy_(source, non_blocking=True)
+                    source.record_stream(stream)
             event = torch.cuda.Event()
             event.record(stream)
         events.append(event)

@@ -12,13 +12,14 @@ import random
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from spotproof.checkpoint import tagged
+from spotproof.checkpoint import sharded, tagged
 from spotproof.checkpoint.dcp import payload_views
 from spotproof.checkpoint.state import (
     DOCUMENT_FORMAT,
@@ -29,6 +30,7 @@ from spotproof.checkpoint.state import (
     canonical_name,
     optimizer_names,
 )
+from spotproof.checkpoint.strides import collapsed, like, narrowed
 from spotproof.checkpoint.tagged import Json
 from spotproof.contract.layout import STATE_KEY, Layout
 from spotproof.errors import BadManifest, Damaged, MismatchedState
@@ -101,6 +103,19 @@ class _Source:
             raise BadManifest(f"the stored state refers to tensor {key!r}, which the layout does not have")
         return self.tensors[key]
 
+    def part(self, content: Json) -> sharded.Part:
+        """This rank's part of a tensor that several ranks have, sharing the image's memory."""
+        key, placements, shape = content
+        return sharded.Part(local=self.view(key), placements=tuple(placements), shape=tuple(shape))
+
+    def check_part(self, path: str, part: sharded.Part, target: Tensor) -> None:
+        """Note what forbids taking `part` for this rank's part of `target`."""
+        why = part.misfit(target)
+        if why:
+            self.problems.append(f"{path}: {why}")
+        else:
+            self.check(path, part.local, target, is_shape_fixed=False)
+
     def decode(self, node: Json, path: str) -> object:
         """The value of a node; tensors in it are copies of their own."""
         return tagged.decode(node, path=path, unhook=self._unhook)
@@ -122,6 +137,8 @@ class _Source:
         match tag:
             case "$tensor":
                 return self.view(content).clone()
+            case sharded.SHARD:
+                return self.part(content)
             case "$ndarray":
                 return self.view(content).clone().numpy()
             case "$size":
@@ -149,7 +166,7 @@ class _ModulePlan:
         """Write every value; tied weights are written through each of their names."""
         with torch.no_grad():
             for target, saved in self.overlapping.values():
-                _collapsed(target).copy_(_narrowed(saved, target))
+                collapsed(target).copy_(narrowed(saved, target))
         try:
             answer = self.module.load_state_dict(self.state, strict=False)
         except RuntimeError as error:
@@ -182,7 +199,7 @@ class _OptimizerPlan:
                 mine = self.optimizer.state[parameters[index]]
                 for key, value in saved.items():
                     if isinstance(value, Tensor):
-                        mine[key] = _like(parameters[index], value.to(mine[key].device))
+                        mine[key] = like(parameters[index], value.to(mine[key].device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,14 +212,6 @@ class _ObjectPlan:
     def load(self) -> None:
         """Call its load_state_dict."""
         self.thing.load_state_dict(self.state)
-
-
-def _like(parameter: Tensor, value: Tensor) -> Tensor:
-    """`value` with the strides that an optimizer gives to the state of `parameter`."""
-    if value.shape != parameter.shape:
-        return value
-    made = torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False)
-    return value if made.stride() == value.stride() else made.copy_(value)
 
 
 def _document(source: _Source) -> dict[str, Json]:
@@ -244,8 +253,13 @@ def _plan_module(name: str, module: nn.Module, node: Json, source: _Source) -> _
         if not isinstance(target, Tensor) or key.endswith(_EXTRA_STATE):
             state[key] = source.decode(content, path)
             continue
-        if not (isinstance(content, dict) and "$tensor" in content):
-            source.problems.append(f"{path}: no tensor in the checkpoint, a tensor here")
+        if isinstance(content, dict) and sharded.SHARD in content:
+            part = source.part(content[sharded.SHARD])
+            source.check_part(path, part, target)
+            state[key] = part.like(target) if not source.problems else part.local
+            continue
+        if not (isinstance(content, dict) and "$tensor" in content) or isinstance(target, DTensor):
+            source.problems.append(f"{path}: no such tensor in the checkpoint, a {type(target).__name__} here")
             continue
         tensor = source.view(content["$tensor"])
         source.check(path, tensor, target, is_shape_fixed=True)
@@ -280,6 +294,7 @@ def _plan_optimizer(
         _same_names(f"{name}.param_groups.{number}", set(saved["params"]), set(mine))
         saved["params"] = [index_of[parameter] for parameter in mine]
     by_index = {index_of.get(key, key) if isinstance(key, str) else key: value for key, value in state.items()}
+    _take_parts(name, optimizer, names, by_index, source)
     _check_state_of(name, optimizer, names, by_index, source)
     return _OptimizerPlan(optimizer=optimizer, packed={**rest, "state": by_index, "param_groups": groups})
 
@@ -287,6 +302,22 @@ def _plan_optimizer(
 def _current_groups(optimizer: torch.optim.Optimizer, names: list[str]) -> list[list[str]]:
     remaining = iter(names)
     return [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
+
+
+def _take_parts(
+    name: str, optimizer: torch.optim.Optimizer, names: list[str], saved: Mapping[Any, Any], source: _Source
+) -> None:
+    """State of a sharded parameter lies where its parameter does."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, parameter in enumerate(parameters):
+        for key, value in saved.get(index, {}).items():
+            if isinstance(value, sharded.Part):
+                path = f"{name}.state.{names[index]}.{key}"
+                why = value.misfit(parameter)
+                if why:
+                    source.problems.append(f"{path}: {why}")
+                else:
+                    saved[index][key] = replace(value, local=value.local.clone()).like(parameter)
 
 
 def _check_state_of(
@@ -332,21 +363,6 @@ def _same_kind(name: str, kind: str, node: Json) -> None:
 def _listed(texts: list[str]) -> str:
     shown = "; ".join(texts[:_LISTED_MAX])
     return shown if len(texts) <= _LISTED_MAX else f"{shown}; and {len(texts) - _LISTED_MAX} more"
-
-
-def _collapsed(target: Tensor) -> Tensor:
-    """`target` with each repeated dimension (stride 0) taken once: it can be written to."""
-    for dimension, stride in enumerate(target.stride()):
-        if stride == 0:
-            target = target.narrow(dimension, 0, 1)
-    return target
-
-
-def _narrowed(saved: Tensor, target: Tensor) -> Tensor:
-    for dimension, stride in enumerate(target.stride()):
-        if stride == 0:
-            saved = saved.narrow(dimension, 0, 1)
-    return saved
 
 
 def _dtype(name: str, path: str) -> torch.dtype:

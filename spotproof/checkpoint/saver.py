@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spotproof.checkpoint.arena import check_memory, memory_limits
-from spotproof.checkpoint.dcp import ImagePlan
+from spotproof.checkpoint.dcp import ImagePlan, Peers
 from spotproof.checkpoint.overlap import Copy
 from spotproof.checkpoint.session import Session
+from spotproof.checkpoint.sharded import gathered
 from spotproof.checkpoint.snapshot import Snapshotter, estimate_bytes
 from spotproof.contract.arena import HEADER_BYTES
 from spotproof.contract.protocol import Saved, SaveFailed
@@ -56,11 +57,12 @@ class Saver:
     _is_overdue: bool = False  # a save by steps found no arena, or was no snapshot: the next boundary is as good
     _copying: _Copying | None = None
     _saved_at: float = field(default_factory=time.monotonic)
+    _peers: Peers = field(default_factory=lambda: Peers(gather=gathered))  # outlives an agent that one rank lost
     _snapshotter: Snapshotter = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the snapshotter; it asks for arenas at the first save."""
-        self._snapshotter = Snapshotter(self.objects, provide=self._provide, rank=self.session.ranks.rank)
+        self._snapshotter = self._made()
 
     def check(self, counters: Mapping[str, object]) -> None:
         """Refuse before the first step what could not be saved after it.
@@ -85,9 +87,14 @@ class Saver:
         if session.is_lost and session.reconnect():
             _LOG.warning("the agent is back")
             self._snapshotter.close()
-            self._snapshotter = Snapshotter(self.objects, provide=self._provide, rank=self.session.ranks.rank)
+            self._snapshotter = self._made()
             if session.committed[1] < self.saved_step:
                 self.saved_step = -1  # its memory died with the agent that had it
+        self.note_failed()
+
+    def note_failed(self) -> None:
+        """Learn of saves that were given up: the same step can be saved again."""
+        session = self.session
         for failed in session.failed:
             _LOG.error("the save of step %d failed: %s; it is tried again", failed.step, failed.reason)
             self._saved_at = float("-inf")  # due at once, whatever the interval
@@ -241,6 +248,9 @@ class Saver:
     def _finds_agent(self) -> bool:
         self.listen()
         return not self.session.is_lost
+
+    def _made(self) -> Snapshotter:
+        return Snapshotter(self.objects, provide=self._provide, rank=self.session.ranks.rank, peers=self._peers)
 
     def _provide(self, plan: ImagePlan) -> Sequence[int]:
         return self.session.arenas(plan.layout, plan.metadata)

@@ -22,8 +22,10 @@ import torch
 from torch import Tensor
 
 from spotproof.checkpoint.arena import Arena
-from spotproof.checkpoint.dcp import ImagePlan, payload_views, plan_image, write_frames
-from spotproof.checkpoint.overlap import Copier, Copy, Pair, resting
+from spotproof.checkpoint.dcp import ImagePlan, Peers, Shared, payload_views, plan_image, write_frames
+from spotproof.checkpoint.keeping import Keeper
+from spotproof.checkpoint.overlap import Behind, Copier, Copy, can_be_moved, cannot_rest, resting
+from spotproof.checkpoint.sharded import form_of, gathered, local_of
 from spotproof.checkpoint.state import Captured, capture
 from spotproof.contract.layout import STATE_KEY
 from spotproof.contract.states import ArenaState
@@ -53,18 +55,34 @@ class _Slot:
     payloads: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Which keys are copied behind the loop and which at once, for all captures of one plan."""
+
+    plan: object
+    behind: Behind
+    at_once: tuple[str, ...]
+
+
 class Snapshotter:
     """Copies the state of `objects` into whichever arena is free. A context manager; closing unmaps the arenas."""
 
-    def __init__(self, objects: Mapping[str, object], *, provide: ArenaSource, rank: int = 0) -> None:
+    def __init__(
+        self, objects: Mapping[str, object], *, provide: ArenaSource, rank: int = 0, peers: Peers | None = None
+    ) -> None:
         self._objects = objects
         self._provide = provide
         self._rank = rank
+        self._peers = peers or Peers(gather=gathered)
         self._plan: ImagePlan | None = None
         self._form: object = None
         self._slots: list[_Slot] = []
         self._copier = Copier()
+        self._keeper = Keeper(objects)
         self._restless: set[str] = set()  # keys that were written to while they should have rested
+        self._split: _Split | None = None
+        self._laid_out: object = None  # the capture's plan that the layout was last found to fit
+        self._room = 0
 
     def check(self, counters: Mapping[str, object]) -> None:
         """Raise UnstorableState, naming the value, if the state as it is now could not be saved."""
@@ -112,16 +130,9 @@ class Snapshotter:
         index = self._free()
         if index is None:
             return None
-        at_rest = resting(self._objects).pointers
+        split = self._split_of(captured)
         with self._filling(index, generation=generation, step=step) as slot:
-            pairs = [Pair(key, tensor, slot.payloads[key]) for key, tensor in captured.tensors.items()]
-            behind = [
-                pair
-                for pair in pairs
-                if pair.source.data_ptr() in at_rest and pair.key not in self._restless and pair.can_be_moved()
-            ]
-            later = {pair.key for pair in behind}
-            _copy({key: tensor for key, tensor in captured.tensors.items() if key not in later}, slot)
+            _copy({key: captured.tensors[key] for key in split.at_once}, slot)
             _write_document(captured.document, slot)
 
             def over(is_whole: bool) -> None:  # noqa: FBT001 -- the copier's one word
@@ -129,7 +140,7 @@ class Snapshotter:
                 if is_whole:
                     then(index)
 
-            return self._copier.start(index, behind, then=over)
+            return self._copier.start(index, split.behind, captured.tensors, slot.payloads, then=over)
 
     def finish(self, copy: Copy) -> bool:
         """Wait until `copy` is over; False: the loop wrote to a tensor meanwhile, which from now on is copied at once.
@@ -139,12 +150,30 @@ class Snapshotter:
         is_whole = copy.finish()
         if not is_whole:
             self._restless.add(copy.changed)
+            self._split = None
         return is_whole
 
     def _captured(self, step: int, generation: int, counters: Mapping[str, object]) -> Captured:
-        captured = capture(self._objects, counters={**counters, "step": step, "generation": generation})
+        captured = self._keeper.capture(counters={**counters, "step": step, "generation": generation})
         self._fix_layout(captured)
         return captured
+
+    def _split_of(self, captured: Captured) -> _Split:
+        """What rests until the next optimizer step. That the step can be made to wait is looked up each time."""
+        if cannot_rest(self._objects):
+            return _Split(None, Behind(()), tuple(captured.tensors))
+        known = self._split
+        if known is None or captured.plan is None or known.plan is not captured.plan:
+            at_rest = resting(self._objects).pointers
+            not_these = self._restless | captured.loose
+            behind = tuple(
+                key
+                for key, tensor in captured.tensors.items()
+                if tensor.data_ptr() in at_rest and key not in not_these and can_be_moved(tensor)
+            )
+            at_once = captured.tensors.keys() - set(behind)
+            known = self._split = _Split(captured.plan, Behind(behind), tuple(at_once))
+        return known
 
     @contextmanager
     def _filling(self, index: int, *, generation: int, step: int) -> Iterator[_Slot]:
@@ -178,15 +207,26 @@ class Snapshotter:
         return next((index for index, state in enumerate(states) if state is ArenaState.FREE), None)
 
     def _fix_layout(self, captured: Captured) -> None:
+        has_room = len(captured.document) <= self._room
+        if has_room and captured.plan is not None and captured.plan is self._laid_out:
+            return
         form = _form_of(captured)
-        if self._plan is not None and form == self._form and len(captured.document) <= _document_room(self._plan):
+        if has_room and form == self._form:
+            self._laid_out = captured.plan
             return
         capacity = -(-len(captured.document) * _DOCUMENT_ROOM // _DOCUMENT_STEP_BYTES) * _DOCUMENT_STEP_BYTES
-        plan = plan_image(captured.tensors, captured.aliases, state_capacity=capacity, rank=self._rank)
+        plan = plan_image(
+            captured.tensors,
+            captured.aliases,
+            state_capacity=capacity,
+            rank=self._rank,
+            shared=Shared(wholes=captured.wholes, peers=self._peers) if captured.wholes else None,
+        )
         fds = self._provide(plan)
         self.close()
         self._slots = [_map(fd, plan) for fd in fds]
-        self._plan, self._form = plan, form
+        self._plan, self._form, self._room = plan, form, _document_room(plan)
+        self._laid_out = captured.plan  # only now: memory may have been refused
 
 
 def estimate_bytes(objects: Mapping[str, object]) -> Estimate:
@@ -225,7 +265,8 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> list[Tensor] | None:
 def _on_meta(group: dict[str, Any]) -> dict[str, Any]:
     parameters = []
     for parameter in group["params"]:
-        twin = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+        own = local_of(parameter)  # of a sharded one each rank has its part's state
+        twin = torch.nn.Parameter(torch.empty_like(own, device="meta"), requires_grad=parameter.requires_grad)
         if parameter.requires_grad:
             twin.grad = torch.empty_like(twin)
         parameters.append(twin)
@@ -240,7 +281,7 @@ def _size(tensor: Tensor) -> int:
 def _form_of(captured: Captured) -> object:
     """What a layout depends on: names, dtypes, shapes and sharing, in order."""
     tensors = tuple((key, tensor.dtype, tensor.shape) for key, tensor in captured.tensors.items())
-    return tensors, tuple(sorted(captured.aliases.items()))
+    return tensors, tuple(sorted(captured.aliases.items())), form_of(captured.wholes)
 
 
 def _document_room(plan: ImagePlan) -> int:
@@ -258,8 +299,9 @@ def _map(fd: int, plan: ImagePlan) -> _Slot:
 
 
 def _copy(tensors: Mapping[str, Tensor], slot: _Slot) -> None:
-    for key, tensor in tensors.items():
-        slot.payloads[key].copy_(tensor)
+    with torch.no_grad():
+        for key, tensor in tensors.items():
+            slot.payloads[key].copy_(tensor)
 
 
 def _write_document(text: bytes, slot: _Slot) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import base64
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from spotproof.checkpoint import tagged
+from spotproof.checkpoint import sharded, tagged
 from spotproof.checkpoint.tagged import Json
 from spotproof.errors import UnstorableState
 
@@ -45,11 +46,20 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """The state of one moment. `tensors` are live and in file order, `aliases` map a name to the key that holds it."""
+    """The state of one moment. `tensors` are live and in file order, `aliases` map a name to the key that holds it.
+
+    `wholes` are the DTensors among them, of which `tensors` has this rank's part.
+
+    The same `plan` object in two of them (not None): same keys, dtypes, shapes and aliases, and each tensor that is not
+    `loose` at the same address.
+    """
 
     tensors: Mapping[str, Tensor]
     aliases: Mapping[str, str]
     document: bytes
+    wholes: Mapping[str, DTensor] = field(default_factory=dict)
+    plan: object = None
+    loose: frozenset[str] = frozenset()
 
 
 def capture(objects: Mapping[str, object], *, counters: Mapping[str, object]) -> Captured:
@@ -58,15 +68,15 @@ def capture(objects: Mapping[str, object], *, counters: Mapping[str, object]) ->
     Raises:
         UnstorableState: some value cannot be stored or loaded safely; its path begins with the object's name.
     """
-    sink = _TensorSink()
-    encoded = {name: _encode_object(name, thing, objects, sink) for name, thing in objects.items()}
+    sink = TensorSink()
+    encoded = {name: encode_object(name, thing, objects, sink) for name, thing in objects.items()}
     document = {
         "format": DOCUMENT_FORMAT,
         "objects": encoded,
-        "rng": _encode_rng(sink),
+        "rng": encode_rng(sink),
         "run": tagged.encode(dict(counters), path="run", hook=sink.hook),
     }
-    return Captured(tensors=sink.tensors, aliases=sink.aliases, document=tagged.dumps(document))
+    return Captured(tensors=sink.tensors, aliases=sink.aliases, document=tagged.dumps(document), wholes=sink.wholes)
 
 
 def canonical_name(root: nn.Module, name: str) -> str:
@@ -115,15 +125,18 @@ def optimizer_names(name: str, optimizer: torch.optim.Optimizer, objects: Mappin
 
 
 @dataclass(slots=True)
-class _TensorSink:
+class TensorSink:
     """Collects the tensors of a document and hands out references to them."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
-    _keys: dict[tuple[object, ...], str] = field(default_factory=dict)
+    wholes: dict[str, DTensor] = field(default_factory=dict)
+    keys: MutableMapping[tuple[object, ...], str] = field(default_factory=dict)  # by the view that a key holds
 
     def hook(self, value: object, path: str) -> Json | None:
         """The JSON of what torch and numpy know."""
+        if isinstance(value, DTensor):
+            return sharded.described(value, self.add_part(value, path))
         if isinstance(value, Tensor):
             return {"$tensor": self.add(value, path)}
         if isinstance(value, torch.Size):
@@ -137,11 +150,24 @@ class _TensorSink:
     def add(self, tensor: Tensor, path: str) -> str:
         """The key that holds `tensor`; the same memory seen in the same way is held once."""
         _check_plain(tensor, path)
+        return self._add(tensor, path, memory=tensor.data_ptr() if tensor.numel() else None)
+
+    def add_part(self, whole: DTensor, path: str) -> str:
+        """The key that holds this rank's part of `whole`."""
+        sharded.check_storable(whole, path)
+        part = sharded.local_of(whole)
+        _check_plain(part, path)
+        # By storage, not by address: parts of no elements must be aliases on this rank where they are on the others.
+        key = self._add(part, path, memory=part.untyped_storage().data_ptr() or None)
+        if key == path:
+            self.wholes[path] = whole
+        return key
+
+    def _add(self, tensor: Tensor, path: str, *, memory: int | None) -> str:
         if path in self.tensors or path in self.aliases:
             raise UnstorableState("two values have this one path", path=path, next_step="rename a key")
         sight = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
-        view = (tensor.device, tensor.data_ptr(), *sight)
-        key = self._keys.setdefault(view, path) if tensor.numel() else path
+        key = path if memory is None else self.keys.setdefault((tensor.device, memory, *sight), path)
         if key == path:
             self.tensors[path] = tensor.detach()
         else:
@@ -177,7 +203,8 @@ def _check_plain(tensor: Tensor, path: str) -> None:
         raise tagged.refuse(tensor, path, why)
 
 
-def _encode_object(name: str, thing: object, objects: Mapping[str, object], sink: _TensorSink) -> Json:
+def encode_object(name: str, thing: object, objects: Mapping[str, object], sink: TensorSink) -> Json:
+    """The JSON of one tracked object; its tensors go into `sink`. Raises UnstorableState."""
     if isinstance(thing, nn.Module):
         return _encode_module(name, thing, sink)
     if isinstance(thing, torch.optim.Optimizer):
@@ -187,7 +214,7 @@ def _encode_object(name: str, thing: object, objects: Mapping[str, object], sink
     return {KIND: OBJECT, "state": tagged.encode(thing.state_dict(), path=name, hook=sink.hook)}
 
 
-def _encode_module(name: str, module: nn.Module, sink: _TensorSink) -> Json:
+def _encode_module(name: str, module: nn.Module, sink: TensorSink) -> Json:
     state = module.state_dict()
     versions = {
         canonical_name(module, prefix): info["version"]
@@ -202,7 +229,7 @@ def _encode_module(name: str, module: nn.Module, sink: _TensorSink) -> Json:
 
 
 def _encode_optimizer(
-    name: str, optimizer: torch.optim.Optimizer, objects: Mapping[str, object], sink: _TensorSink
+    name: str, optimizer: torch.optim.Optimizer, objects: Mapping[str, object], sink: TensorSink
 ) -> Json:
     names = optimizer_names(name, optimizer, objects)
     packed = optimizer.state_dict()
@@ -217,7 +244,7 @@ def _encode_optimizer(
     }
 
 
-def _encode_rng(sink: _TensorSink) -> Json:
+def encode_rng(sink: TensorSink) -> Json:
     """Python, numpy (if it is there), torch on the CPU and on every device that has been used."""
     body: dict[str, object] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():

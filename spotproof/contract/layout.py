@@ -18,13 +18,18 @@ STATE_KEY: Final = "spotproof.state"  # the uint8 tensor that holds everything t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """One tensor: `key` is its DCP name, `dtype` as torch spells it without the prefix (`float32`)."""
+    """One tensor: `key` is its DCP name, `dtype` as torch spells it without the prefix (`float32`).
+
+    A part of a tensor that several ranks have together says the shape of the `whole` and where in it it lies (`at`).
+    """
 
     key: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     bytes: int
+    whole: tuple[int, ...] | None = None
+    at: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,11 @@ def image_name(rank: int) -> str:
 
 def encode(layout: Layout) -> bytes:
     """Deterministic JSON."""
-    return json.dumps({"format": FORMAT, **asdict(layout)}, sort_keys=True, separators=(",", ":")).encode()
+    body = {"format": FORMAT, **asdict(layout)}
+    for entry in body["tensors"]:
+        if entry["whole"] is None:  # nothing is said of a tensor that one rank has alone
+            del entry["whole"], entry["at"]
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> Layout:
@@ -62,6 +71,8 @@ def decode(data: bytes) -> Layout:
                     shape=tuple(int(n) for n in entry["shape"]),
                     offset=int(entry["offset"]),
                     bytes=int(entry["bytes"]),
+                    whole=_shape(entry.get("whole")),
+                    at=_shape(entry.get("at")),
                 )
                 for entry in body["tensors"]
             ),
@@ -73,3 +84,7 @@ def decode(data: bytes) -> Layout:
         if entry.offset < 0 or entry.bytes < 0 or entry.offset + entry.bytes > layout.image_bytes:
             raise BadManifest(f"layout: tensor {entry.key!r} leaves the image")
     return layout
+
+
+def _shape(numbers: Any) -> tuple[int, ...] | None:  # Any: JSON
+    return None if numbers is None else tuple(int(n) for n in numbers)
