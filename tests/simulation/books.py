@@ -52,20 +52,43 @@ def _filled(history: History, head: Head) -> list[str]:
             return [f"run is {head.status} for a budget that is not spent: {head.reason}"]
         keeps = head.status is RunStatus.BLOCKED
         return [f"run is {head.status}, still there: {sorted(alive)}"] if alive and not keeps else []
-    slots = history.world.slots(RUN)
-    holders = {str(slot.holder_instance) for slot in slots}
+    everywhere = history.world.slots(RUN)
+    beside = _beside(history, everywhere)
+    slots = tuple(slot for slot in everywhere if slot not in beside)
+    holders = {str(slot.holder_instance) for slot in everywhere}
     found: list[str] = []
     moving = [slot for slot in slots if _moves(history, slot)]
     if any(slot.successor_instance for slot in slots if slot not in moving):
         found.append(f"not filled after quiet time: {slots}")
-    ahead = {str(slot.successor_instance) for slot in moving}
+    ahead = {str(slot.successor_instance) for slot in (*moving, *beside)}
     working = {life.instance for life in history.nodes.writers() if life.notices.leaving is None}
     idle = {str(slot.holder_instance) for slot in slots if slot not in moving} - working
     if idle:
         found.append(f"these hold slots and do not work: {sorted(idle)}")
     if alive - holders - ahead:
         found.append(f"there and in no slot: {sorted(alive - holders - ahead)}")
-    return [*found, *_together(history, holders)]
+    return [*found, *_stand_by(history, beside), *_together(history, holders | ahead)]
+
+
+def _beside(history: History, slots: tuple[Slot, ...]) -> list[Slot]:
+    """The places that the newest membership does without."""
+    newest = history.world.stores.memberships.newest(RUN)
+    if not history.weather.standby or newest is None:
+        return []
+    sealed = history.world.stores.memberships.generation(RUN, newest.generation)
+    numbers = {int(member.partition(":")[0]) for member in (sealed.members if sealed else ())}
+    return [slot for slot in slots if slot.slot not in numbers]
+
+
+def _stand_by(history: History, beside: list[Slot]) -> list[str]:
+    """Each of them has one node, which lives and waits."""
+    found = []
+    for slot in beside:
+        there = {str(one) for one in (slot.holder_instance, slot.successor_instance)} - {"None", NO_INSTANCE}
+        lives = [history.nodes.lives.get(one) for one in there]
+        if len(lives) != 1 or any(life is None or life.frozen or life.generation for life in lives):
+            found.append(f"nobody, or too many, stand by in {slot}")
+    return found
 
 
 def _is_spent(history: History) -> bool:
@@ -92,6 +115,7 @@ def _count(history: History) -> list[str]:
     """One launch for each slot and each loss, and what was declared."""
     launched = [one for one in history.ec2.instances.values() if not is_by_hand(one)]
     extras = history.ec2.extras + history.watch.planned
+    extras += history.weather.standby
     allowed = history.weather.slots + len(history.lost) + extras
     if len(launched) <= allowed:
         return []
@@ -120,8 +144,8 @@ def _budgets(history: History) -> list[str]:
     weather, watch, found = history.weather, history.watch, list[str]()
     if weather.small_budget and watch.most_recoveries > RECOVERIES + 1 + _uncounted(history):
         found.append(f"{watch.most_recoveries} recoveries without a commit, the budget is {RECOVERIES}")
-    if weather.launch_limit and watch.attempts > weather.launch_limit:
-        found.append(f"{watch.attempts} launches in an hour, the limit is {weather.launch_limit}")
+    if weather.launch_limit and watch.limited > weather.launch_limit:
+        found.append(f"{watch.limited} launches in an hour, the limit is {weather.launch_limit}")
     return found
 
 

@@ -141,6 +141,7 @@ class History:
             never_joins=weather.never_joins,
             boot_deaths=weather.boot_deaths,
             commits=0.0 if weather.small_budget else weather.commits,
+            members=weather.slots if weather.standby else 0,
         )
 
     # ------------------------------------------------------------------------------------------------- playing
@@ -151,6 +152,7 @@ class History:
         self.world.submit(
             RUN,
             slots=weather.slots,
+            standby=weather.standby,
             market=weather.market,
             budgets=budgets,
             signals=Signals(prewarm=weather.prewarm, prewarm_keep_s=PREWARM_KEEP_S),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lambdas import wiring
-from lambdas.decisions import answers, ending, flush, launching, losses, repairing, silence
+from lambdas.decisions import answers, ending, flush, launching, losses, repairing, silence, standby
 from lambdas.decisions.facts import Facts
 from lambdas.effects.fleet import Fleet
 from spotproof.agent import membership
@@ -246,6 +246,13 @@ def recoveries_uncounted() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def places_kept_by_the_lost() -> Iterator[None]:
+    """A node that stood by took a lost one's place, and the lost one stays in its own: the books find it there."""
+    with patched(standby, "displaced", lambda *_: ()):
+        yield
+
+
 MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "claim condition dropped": claim_condition_dropped,
     "look again dropped": look_again_dropped,
@@ -266,6 +273,7 @@ MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "generation unchecked": generation_unchecked,
     "leavers named again": leavers_named_again,
     "recoveries uncounted": recoveries_uncounted,
+    "places kept by the lost": places_kept_by_the_lost,
 }
 
 # The weather in which each of them can be seen; any other history would only cost time.
@@ -289,4 +297,5 @@ CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "generation unchecked": lambda weather: weather.wakes,
     "leavers named again": lambda weather: weather.slots > 1 and not weather.clean,
     "recoveries uncounted": lambda weather: weather.small_budget,
+    "places kept by the lost": lambda weather: weather.standby > 0,
 }

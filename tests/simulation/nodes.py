@@ -91,6 +91,7 @@ class Nodes:
     never_joins: float = 0.0
     boot_deaths: float = 0.0
     commits: float = 0.3  # how likely a turn of training commits
+    members: int = 0  # of a membership, where there are more places than that; 0: as many as places
     _generations: dict[int, Generation] = field(default_factory=dict)
 
     def act(self, booted: Callable[[str], None], died: Callable[[str], None]) -> None:
@@ -147,10 +148,8 @@ class Nodes:
         newest = self.table.get(keys.newest(self.run))
         number = int(str(newest["generation"])) if newest is not None else 0
         if number != life.generation:
-            if membership.member_text(place) in self._members_of(number):
-                self._join(life, number)
-            elif life.generation:
-                self._superseded(life)
+            self._follow(life, place, number)
+            if life.over:
                 return
         if life.failing and life.generation:
             self._beat(life, NodePhase.FAILED, exit_code=1)
@@ -165,6 +164,16 @@ class Nodes:
         else:
             self._beat(life, NodePhase.PARKED)
             self._seal(life, place, number)
+
+    def _follow(self, life: Life, place: Place, number: int) -> None:
+        """A newer membership is sealed: it names this node, or does without it, or names another one in its place."""
+        if membership.member_text(place) in self._members_of(number):
+            self._join(life, number)
+        elif life.generation and self._may_stand_by(place, number):
+            self.faults["left out of a membership, stands by"] += 1
+            life.generation = 0
+        elif life.generation:
+            self._superseded(life)
 
     def _placed(self, life: Life) -> Place | None:
         member = self.stores.members.read(life.instance)
@@ -293,14 +302,14 @@ class Nodes:
         except Superseded:
             self._superseded(life)
             return
-        members = [self._chosen(slot, number, now) for slot in slots]
-        if any(member is None for member in members):
+        members = self._gathered(slots, number, now)
+        if not members:
             return
         pointer = self.stores.pointers.read(self.run)
         generation = Generation(
             run=self.run,
             generation=number + 1,
-            members=tuple(str(member) for member in members),
+            members=members,
             sealed_at=int(now),
             start_step=None if pointer is None else pointer.step,
         )
@@ -309,6 +318,39 @@ class Nodes:
         except Lost:
             return
         self._check_barrier(slots, number, generation)
+
+    def _gathered(self, slots: tuple[Slot, ...], number: int, now: float) -> tuple[str, ...]:
+        """Who the next members are; () as long as somebody is missing.
+
+        With places to spare the survivors come first, and only when one of them is lost: its own successor takes its
+        place, or a node that stands by.
+        """
+        here = [self._chosen(slot, number, now) for slot in slots]
+        found = [member for member in here if member is not None]
+        if not self.members:
+            return tuple(found) if len(found) == len(slots) else ()
+        before = self._members_of(number)
+        stay = [member for member in found if member in before]
+        taken = {member.partition(":")[0] for member in found}
+        lost = [one for one in before if one not in stay]
+        if (before and not lost) or not all(self._is_lost(one) or one.partition(":")[0] in taken for one in lost):
+            return ()
+        joined = [*stay, *(member for member in found if member not in stay)][: self.members]
+        if number and set(joined) - set(stay) and len(joined) == self.members:
+            self.faults["a node that stood by took a place"] += any(
+                one.partition(":")[0] not in {old.partition(":")[0] for old in before} for one in joined
+            )
+        return tuple(joined) if len(joined) == self.members else ()
+
+    def _is_lost(self, member: str) -> bool:
+        """Whether its neighbours see that it is gone, or it has taken itself out."""
+        life = self.lives[member.split(":", 2)[2]]
+        return life not in self.writers() or (life.flush is not None and life.flush.is_final)
+
+    def _may_stand_by(self, place: Place, number: int) -> bool:
+        """Whether nobody has been given this node's place: it was left out while it lived."""
+        later = (one.split(":", 2) for one in self._members_of(number))
+        return bool(self.members) and all(int(slot) != place.slot for slot, _, _ in later)
 
     def _waits(self, slot: Slot, place: Place, number: int, now: float) -> str:
         sealed = self._sealed(number)
@@ -328,8 +370,11 @@ class Nodes:
                 return None
         holder = f"{slot.slot}:{slot.holder_incarnation}:{slot.holder_instance}"
         life = self.lives.get(str(slot.holder_instance))
-        takes_part = life is not None and life in self.writers() and life.notices.leaving is None
-        return holder if holder in sealed and takes_part and not self.out else None
+        if life is None or life.notices.leaving is not None or self.out:
+            return None
+        if self.members and life.generation == 0 and life.phase is NodePhase.PARKED and not life.frozen:
+            return holder if self.ec2.instances[life.instance].state == "running" else None  # left out, and well
+        return holder if holder in sealed and life in self.writers() else None
 
     def _parked(self, slot: Slot) -> Place | None:
         if slot.successor_instance in (None, NO_INSTANCE):

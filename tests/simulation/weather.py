@@ -72,12 +72,16 @@ class Weather:
     prewarm: bool = False
     gang: bool = False
     failback_s: float = 0.0
+    standby: int = 0
 
     @staticmethod
     def of(seed: int) -> Weather:
         """The weather of this seed."""
         chance = random.Random(seed)
-        return _clean(seed, chance) if chance.random() < 0.2 else _rough(seed, chance)
+        weather = _clean(seed, chance) if chance.random() < 0.2 else _rough(seed, chance)
+        # Of a chance of its own, so that what a seed meant before stays what it is but for the nodes that stand by.
+        stands_by = weather.slots > 1 and not weather.beats_out_s and random.Random(f"standby {seed}").random() < 0.3
+        return replace(weather, standby=1) if stands_by else weather
 
 
 def _clean(seed: int, chance: random.Random) -> Weather:
