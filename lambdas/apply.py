@@ -16,6 +16,7 @@ from lambdas.effects.journal import Journal
 from lambdas.effects.log import Log, about
 from lambdas.effects.marketlook import look
 from lambdas.effects.notify import Word
+from lambdas.effects.replacing import counting, replace_lost
 from spotproof.contract.emf import family_of
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import History, Launch, from_item
@@ -100,11 +101,18 @@ class Apply:
         self._stores.heads.move(action.seen, action.to, cause=action.cause, reason=action.reason, now=self._now)
         self._log.info("status", extra={"run": action.seen.run, "to": action.to.value, "why": action.reason})
 
-    def spend_launch(self, action: a.SpendLaunch) -> None:
-        self._stores.pools.spend_launch(action.region, hour=action.hour, limit=action.limit)
-
     def intend(self, action: a.Intend) -> None:
-        self._stores.launches.intend(action.launch)
+        if action.spend is None:
+            self._stores.launches.intend(action.launch)
+        else:
+            self._stores.launches.intend_counted(action.launch, counting(self._stores, action.spend))
+
+    def replace(self, action: a.Replace) -> None:
+        replace_lost(self._stores, action, now=self._now)
+        seen = action.claim.seen
+        said = {"run": seen.run, "slot": seen.slot, "incarnation": seen.incarnation + 1}
+        cause, launch = action.claim.cause.value, action.intend.launch.launch
+        self._log.info("claimed", extra={**said, "instance": action.claim.instance, "cause": cause, "launch": launch})
 
     def bind(self, action: a.Bind) -> None:
         self._stores.slots.bind(
@@ -374,11 +382,11 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.PlanMove: Apply.plan_move,
     a.Promote: Apply.promote,
     a.Release: Apply.release,
+    a.Replace: Apply.replace,
     a.Reschedule: Apply.reschedule,
     a.Rest: Apply.rest,
     a.RetryAt: Apply.retry_at,
     a.SendFlush: Apply.send_flush,
-    a.SpendLaunch: Apply.spend_launch,
     a.SpendPrewarm: Apply.spend_prewarm,
     a.Tell: Apply.tell,
     a.Terminate: Apply.terminate,

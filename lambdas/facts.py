@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from lambdas.decisions.adoption import hand_tagged
 from lambdas.decisions.facts import Facts, Loss, Machine, Silence, occupant, places
 from lambdas.decisions.losses import TOLD
+from lambdas.decisions.pools import covers
 from lambdas.decisions.silence import late, silent
 from lambdas.decisions.sorting import asks_of
 from lambdas.effects.machines import Machines
@@ -18,7 +20,9 @@ from lambdas.effects.stores import Stores
 from spotproof.contract.items import Generation, Member, Slot
 from spotproof.contract.messages import BlockExpiry, Message
 from spotproof.contract.states import LaunchState
-from spotproof.store.many import Asked, Read
+from spotproof.store.many import Asked, ForLaunch, Read
+
+POOLS_AT_ONCE: Final = 60  # beside a run in one BatchGetItem of 100 keys; with more all pools are queried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +58,28 @@ class Reader:
         The membership is read where it matters: for a lost successor, who may have joined; and for a holder's first
         notice after it was claimed, because its successor may have joined, and the slot's order would mean that one.
         """
-        asked = [
-            Asked(
-                run=run,
-                slots=tuple(sorted({loss.slot for loss in of_run})),
-                nodes=tuple(sorted({(loss.slot, loss.incarnation) for loss in of_run if loss.incarnation is not None})),
-            )
-            for run, of_run in losses.items()
-        ]
-        found = self.stores.many.runs(asked)
+        found = self.stores.many.runs([_asked(run, of_run) for run, of_run in losses.items()])
         return {run: self._of_losses(run, found[run], of_run, now=now) for run, of_run in losses.items()}
+
+    def of_loss(self, run: str, losses: Sequence[Loss], member: Member, *, now: int) -> Facts:
+        """What a claimer of one place needs, and with it what a launch for that place needs (decisions.express).
+
+        The run's pools on Spot are read beside it, where the member says which they are; else all that are known.
+        """
+        launch = ForLaunch(region=self.region, hour=now // 3600, pools=_pools_of(member))
+        read = self.stores.many.runs([replace(_asked(run, losses), launch=launch)])[run]
+        facts = self._of_losses(run, read, losses, now=now)
+        if read.basis is None or read.basis.spec is None:
+            return facts
+        only_spot = covers(launch.pools, read.basis.spec)
+        return replace(
+            facts,
+            spec=read.basis.spec,
+            pools=read.pools if only_spot else self.stores.pools.list(self.region),
+            only_spot=only_spot,
+            launches_per_hour=self.launches_per_hour,
+            launches_made=read.basis.made,
+        )
 
     def _of_losses(self, run: str, read: Read, losses: Sequence[Loss], *, now: int) -> Facts:
         lost = frozenset(loss.instance for loss in losses)
@@ -107,21 +123,23 @@ class Reader:
         launches = self.stores.launches.recent(run)
         unfinished = [launch for launch in launches if launch.state is not LaunchState.CLOSED]
         foreign = any(launch.launch not in own for launch in unfinished)
-        head, spec, pointer = self.stores.many.basis(run)
+        read = self.stores.many.basis(run, region=self.region, hour=now // 3600)
+        spec = None if read.basis is None else read.basis.spec
         is_gang = spec is not None and spec.pools.gang  # what it lacks is asked for where its nodes are
         return Facts(
             run=run,
             stack=self.stack,
             region=self.region,
             now=now,
-            head=head,
+            head=read.head,
             spec=spec,
             slots=self.stores.slots.list(run),
             launches=launches,
             pools=self.stores.pools.list(self.region),
-            pointer=pointer,
+            pointer=read.pointer,
             machines=self.machines.of_run(self.stack, run) if foreign or is_gang else (),
             launches_per_hour=self.launches_per_hour,
+            launches_made=None if read.basis is None else read.basis.made,
         )
 
     def of_order(self, run: str, *, now: int) -> Facts:
@@ -153,7 +171,13 @@ class Reader:
         facts = replace(facts, machines=(*facts.machines, *self._untagged(facts)))
         loose = hand_tagged(facts.machines, self.stack, slots)
         facts = replace(facts, members=tuple(self.members(loose).values())) if loose else facts
+        facts = self._with_hour(facts) if _may_fall_back(facts) else facts
         return replace(facts, silence=self._stack_silence(facts)) if silent(facts, slots) else facts
+
+    def _with_hour(self, facts: Facts) -> Facts:
+        """With the stack's launches of this hour."""
+        made = self.stores.pools.launches_made(self.region, hour=facts.now // 3600)
+        return replace(facts, launches_per_hour=self.launches_per_hour, launches_made=made)
 
     def _untagged(self, facts: Facts) -> tuple[Machine, ...]:
         """Instances in slots that carry the run's tags no more: asked for by id, and only where one is missed."""
@@ -183,10 +207,28 @@ class Reader:
         )
 
 
+def _asked(run: str, losses: Sequence[Loss]) -> Asked:
+    return Asked(
+        run=run,
+        slots=tuple(sorted({loss.slot for loss in losses})),
+        nodes=tuple(sorted({(loss.slot, loss.incarnation) for loss in losses if loss.incarnation is not None})),
+    )
+
+
+def _pools_of(member: Member) -> tuple[tuple[str, str], ...]:
+    pools = tuple((kind, zone) for kind in member.types for zone in member.zones)
+    return pools if len(pools) <= POOLS_AT_ONCE else ()
+
+
 def _may_be_left(slot: Slot, lost: frozenset[str]) -> bool:
     # Whoever waits for a notice joins without it when the date has passed.
     is_first = bool(slot.waits_for_notice) or slot.cause not in TOLD
     return slot.holder_instance in lost and is_first and occupant(slot.successor_instance) is not None
+
+
+def _may_fall_back(facts: Facts) -> bool:
+    """Whether nodes of the run may go back to Spot without being asked."""
+    return facts.spec is not None and facts.spec.pools.failback_after_s > 0
 
 
 def _has_spares(read: Read) -> bool:

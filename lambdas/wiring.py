@@ -19,31 +19,23 @@ from aws_lambda_powertools import Logger
 
 from lambdas import intake, signals
 from lambdas.apply import Apply, Effects
-from lambdas.decisions import bursts, launching, losses, repairing, sorting
+from lambdas.decisions import bursts, express, launching, losses, repairing, sorting
 from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun
 from lambdas.decisions.facts import Facts, Loss, Machine
 from lambdas.decisions.sorting import Known, Work
-from lambdas.effects.errands import Beside
-from lambdas.effects.fleet import Fleet
+from lambdas.effects.aws import effects_of
 from lambdas.effects.journal import Journal
-from lambdas.effects.lazy import Lazy, LazyObjects
 from lambdas.effects.log import ContextLog, Log
-from lambdas.effects.machines import Machines
-from lambdas.effects.meter import Meter
-from lambdas.effects.notify import Notices
 from lambdas.effects.queue import RepairQueue
-from lambdas.effects.quotes import Quotes
-from lambdas.effects.ssm import PATIENCE, Commands
-from lambdas.effects.stores import stores_of
 from lambdas.facts import Reader
 from lambdas.sweeping import Sweeper
 from spotproof.contract import limits, names
+from spotproof.contract.items import Member
 from spotproof.contract.messages import Ignored, Message, Repair
 from spotproof.contract.metrics import Metric
 from spotproof.contract.settings import ControlSettings
 from spotproof.errors import Lost, MalformedEvent, SpotproofError, StoreError, Unavailable
 from spotproof.store.clients import Clients
-from spotproof.store.dynamo import DynamoTable
 
 logger = Logger(service="spotproof")
 
@@ -77,6 +69,7 @@ class Control:
         self._meter = parts.effects.meter
         self._log = ContextLog(parts.log)
         self._troubles: list[StoreError] = []
+        self._own: dict[str, set[int]] = {}  # launches that this batch has made the short way
         self._journal = self._new_journal()
 
     # ---------------------------------------------------------------------------------------------- messages
@@ -86,6 +79,7 @@ class Control:
         A failure of one run leaves the others alone. `until` (Unix seconds) is when the handler's time is over.
         """
         failures: dict[str, Exception] = {}
+        self._own = {}
         messages: dict[str, Message] = {}
         for key, body in bodies.items():
             try:
@@ -99,13 +93,15 @@ class Control:
                 self._ignore(message)
             else:
                 messages[key] = message
+        known: Mapping[str, Member] = {}
         try:
-            works = self._sorted(messages, failures)
+            works, known = self._sorted(messages, failures)
         except SpotproofError as error:
             self._log.error("failed", extra={"why": repr(error)})
             failures.update(dict.fromkeys(messages, error))
             works = ()
-        failures.update(self._worked(works, crowded=len(bodies) >= names.BATCH_SIZE, until=until))
+        seen = self._seen(works, known, crowded=len(bodies) >= names.BATCH_SIZE)
+        failures.update(self._worked(works, seen, until=until))
         self._parts.effects.errands.finish()
         self._say()
         self._journal.write()
@@ -119,14 +115,13 @@ class Control:
             self._meter.add(Metric.NOTIFICATIONS_LOST, 1)
             self._log.warning("notification not sent", extra={"code": code})
 
-    def _worked(self, works: Sequence[Work], *, crowded: bool, until: float) -> dict[str, Exception]:
+    def _worked(self, works: Sequence[Work], seen: Mapping[str, Facts], *, until: float) -> dict[str, Exception]:
         """Every run hears of its notices before any run's launch takes its seconds."""
         failures: dict[str, Exception] = {}
         unfilled: list[Work] = []
-        seen = self._seen(works, crowded=crowded)
 
         def hear(work: Work) -> None:
-            if self._heard(work, seen.get(work.run)):
+            if self._heard(work, seen.get(work.run), until=until):
                 unfilled.append(work)
 
         for work in works:
@@ -160,8 +155,13 @@ class Control:
             self._meter.add(Metric.EVENT_DELAY, max(0, now - message.at))
         return message
 
-    def _sorted(self, messages: Mapping[str, Message], failures: dict[str, Exception]) -> tuple[Work, ...]:
-        """The work of each run. Notices of instances that EC2 cannot describe now go into `failures`, alone."""
+    def _sorted(
+        self, messages: Mapping[str, Message], failures: dict[str, Exception]
+    ) -> tuple[tuple[Work, ...], Mapping[str, Member]]:
+        """The work of each run, and whom it is about.
+
+        Notices of instances that EC2 cannot describe now go into `failures`, alone.
+        """
         members = self._reader.members(sorting.instances_of(tuple(messages.values())))
         machines: dict[str, Machine] = {}
         try:
@@ -178,25 +178,33 @@ class Control:
         result = sorting.sort(messages, known)
         for ignored in result.ignored:
             self._ignore(ignored)
-        return result.work
+        return result.work, members
 
     def _ignore(self, ignored: Ignored) -> None:
         self._meter.add(Metric.IGNORED, 1)
         self._log.info("ignored", extra={"why": ignored.reason, "event": ignored.event_id})
 
     # -------------------------------------------------------------------------------------------------- a run
-    def _seen(self, works: Sequence[Work], *, crowded: bool) -> dict[str, Facts]:
-        """The facts of all losses in few requests; {} if that fails: then each run fails or not by itself."""
+    def _seen(self, works: Sequence[Work], known: Mapping[str, Member], *, crowded: bool) -> dict[str, Facts]:
+        """The facts of all losses in few requests; {} if that fails: then each run fails or not by itself.
+
+        Of one loss alone also what its launch needs to know, which is the short way (decisions.express).
+        """
         lost = {work.run: work.losses for work in works if work.losses}
+        alone = {loss.instance for losses in lost.values() for loss in losses}
         try:
-            found = self._reader.of_losses(lost, now=self._now()) if lost else {}
+            if len(alone) == 1 and not crowded:
+                ((run, losses),) = lost.items()
+                found = {run: self._reader.of_loss(run, losses, known[min(alone)], now=self._now())}
+            else:
+                found = self._reader.of_losses(lost, now=self._now()) if lost else {}
         except SpotproofError:
             return {}
         return {run: replace(facts, crowded=crowded) for run, facts in found.items()}
 
-    def _heard(self, work: Work, seen: Facts | None) -> bool:
+    def _heard(self, work: Work, seen: Facts | None, *, until: float) -> bool:
         """Do what cannot wait: flush orders, claims. True if the run has to be looked at for more."""
-        open_claims = bool(work.losses) and self._lose(work.run, work.losses, seen)
+        open_claims = bool(work.losses) and self._lost(work, seen, until=until)
         for read, decide in signals.of(work, self._reader):
             facts, actions = self._decided(work.run, read, decide)
             open_claims = losses.may_be_open(facts, actions) or open_claims
@@ -214,6 +222,30 @@ class Control:
             self._repair(work.run, until=until)
         else:
             self._fill(work.run, until=until, named=work.fills)
+
+    def _lost(self, work: Work, seen: Facts | None, *, until: float) -> bool:
+        """The short way where it may be gone; True if there may be claims to fill now, or a launch to finish."""
+        has_time = self._parts.clock() <= until - RESERVE_S
+        short = express.decide(seen, work.losses) if seen is not None and has_time else None
+        if seen is None or short is None:
+            return self._lose(work.run, work.losses, seen)
+        try:
+            self._apply([short.first])
+        except Lost as lost:
+            self._log.info("lost: short way", extra={"run": work.run, "why": lost.what})
+            fresh = self._reader.of_losses({work.run: work.losses}, now=self._now())[work.run]
+            return self._lose(work.run, work.losses, replace(fresh, crowded=seen.crowded))
+        failed: Unavailable | None = None
+        try:
+            self._apply(short.then)
+        except Unavailable as error:
+            failed = error
+        self._apply([*short.after, *repairing.is_missed(seen)])
+        if failed is not None:
+            self._later(work.run, failed)
+            return False
+        self._own[work.run] = {short.first.intend.launch.launch}
+        return True
 
     def _lose(self, run: str, lost: Sequence[Loss], seen: Facts | None) -> bool:
         """Order the flush and claim the slots; True if there may be claims to fill, and now is the time to."""
@@ -270,7 +302,7 @@ class Control:
         if named:
             self._decided(run, self._reader.of_order, bursts.late_order)
         owner = self._parts.owner()
-        own: set[int] = set()
+        own = self._own.pop(run, set())
         for _ in range(LOOKS):
             now = self._now()
             try:
@@ -335,43 +367,19 @@ class Control:
 def control() -> Control:
     """The control plane that the environment describes. Raises BadSettings, naming every variable that is wrong."""
     settings = ControlSettings.from_env(os.environ)
-    clients = Clients(region=settings.region)
-    stores = stores_of(
-        DynamoTable(Lazy(clients, "dynamodb"), settings.table),
-        LazyObjects(clients, settings.bucket),
-    )
-    machines = Machines(Lazy(clients, "ec2"))
-    queue = RepairQueue(Lazy(clients, "sqs"), settings.repair_queue)
-    commands = Commands(
-        Lazy(clients, "ssm"),
-        stack=settings.stack,
-        document=settings.document,
-        version=settings.document_version,
-        patience=PATIENCE,
-    )
-    effects = Effects(
-        stores=stores,
-        fleet=Fleet(Lazy(clients, "ec2")),
-        machines=machines,
-        quotes=Quotes(Lazy(clients, "ec2")),
-        commands=commands,
-        notices=Notices(Lazy(clients, "sns"), settings.topic, stack=settings.stack),
-        meter=Meter(settings.stack),
-        queue=queue,
-        errands=Beside(),
-    )
+    effects = effects_of(settings, Clients(region=settings.region))
     return Control(
         Parts(
             settings=settings,
             reader=Reader(
-                stores=stores,
-                machines=machines,
+                stores=effects.stores,
+                machines=effects.machines,
                 stack=settings.stack,
                 region=settings.region,
                 launches_per_hour=settings.launches_per_hour,
             ),
             effects=effects,
-            queue=queue,
+            queue=effects.queue,
             log=logger,
             clock=time.time,
             owner=lambda: uuid.uuid4().hex,

@@ -173,18 +173,30 @@ class LookAtMarket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendLaunch:
-    """Count a launch of the whole stack in this hour. Lost: the hour's budget is spent."""
+    """A launch of the whole stack in this hour, counted with its record; `begun`: the hour has a count already."""
 
     region: str
     hour: int
     limit: int
+    begun: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intend:
-    """Put the launch record. Lost: another launch has its number; look again."""
+    """Put the launch record, and count it in the same write. Lost: its number is taken, or the count is; look again."""
 
     launch: Launch
+    spend: SpendLaunch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Claim, launch record, the hour's count and the flush order, all or none. Lost: nothing is done; decide anew."""
+
+    head: Head
+    claim: Claim
+    intend: Intend
+    order: FlushOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +324,6 @@ class Guarded:
         | Promote
         | Vacate
         | MoveRun
-        | SpendLaunch
         | Intend
         | GiveUpLaunch
         | Withdraw
@@ -354,8 +365,8 @@ Action: TypeAlias = (
     | LookAtMarket
     | GiveUpLaunch
     | Withdraw
-    | SpendLaunch
     | Intend
+    | Replace
     | Ask
     | Adopt
     | Amend

@@ -22,6 +22,7 @@ from lambdas.decisions.actions import (
 )
 from lambdas.decisions.facts import Facts, parse_pool, places
 from lambdas.decisions.phases import bound_detail
+from lambdas.decisions.pools import candidates
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Launch, Member, Slot
 from spotproof.contract.metrics import Metric
@@ -105,8 +106,18 @@ def _member(facts: Facts, launch: Launch, slot: Slot, instance: str) -> EnterMem
             zone=zone,
             market=market,
             launched_at=launch.answered_at or facts.now,
+            types=() if facts.spec is None else facts.spec.pools.types,
+            zones=_zones(facts),
         )
     )
+
+
+def _zones(facts: Facts) -> tuple[str, ...]:
+    """The zones in which the run may be: a notice of the member reads its pools there beside the run."""
+    if facts.spec is None or facts.spec.placement is None:
+        return ()
+    pools = candidates(facts.spec, facts.spec.placement, Market.SPOT)
+    return tuple(dict.fromkeys(one.zone for one in pools))
 
 
 def _described(facts: Facts, instance: str) -> tuple[str, str, Market] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, NoteSpend, Notify, Tell
-from lambdas.decisions.facts import Facts, Machine
+from lambdas.decisions.facts import Facts, Machine, occupant
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
-from spotproof.contract.items import Head
+from spotproof.contract.items import Head, Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import RunSpec
 from spotproof.contract.states import Cause, Market, RunStatus
@@ -31,6 +33,28 @@ def without_commit(facts: Facts, head: Head, spec: RunSpec) -> str:
     if fresh or head.recoveries < spec.budgets.recoveries:
         return ""
     return f"{spec.budgets.recoveries} recoveries without a new commit: find out why none succeeds, then resume the run"
+
+
+def hour_is_spent(facts: Facts) -> bool:
+    """Whether the stack has made all the launches of this hour."""
+    return bool(facts.launches_per_hour) and (facts.launches_made or 0) >= facts.launches_per_hour
+
+
+def are_ec2s(claims: Iterable[Slot]) -> bool:
+    """Whether all of these places are open because EC2 took their nodes: that is no budget of launches to spend.
+
+    The stack's launches of an hour are limited so that a fault of ours, or of a trainer, cannot go on buying nodes. EC2
+    takes nodes by thousands in minutes, and the limit would stop just the recovery that the stack is there for. A node
+    that ended without a word counts as taken only if it had joined: one that ends itself while it boots is our loop.
+    """
+    return all(_is_ec2s(slot) for slot in claims)
+
+
+def _is_ec2s(slot: Slot) -> bool:
+    if slot.cause in {Cause.INTERRUPTION, Cause.BLOCK_EXPIRY}:
+        return True
+    had_joined = occupant(slot.holder_instance) is not None and slot.lost_deadline_at is None
+    return slot.cause is Cause.DISAPPEARED and had_joined
 
 
 def estimate(facts: Facts, head: Head, spec: RunSpec) -> tuple[Action, ...]:

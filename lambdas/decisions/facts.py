@@ -82,6 +82,8 @@ class Facts:
     live: Live | None = None
     silence: Silence = Silence()
     launches_per_hour: int = 0  # of the whole stack; 0: no limit
+    launches_made: int | None = None  # of the whole stack, in this hour; None: the hour's count has not begun
+    only_spot: bool = False  # of the run's pools only those on Spot were read
     crowded: bool = False  # the batch was full: there are more messages where it came from
     # Runs have a thousand slots, and decisions look things up slot by slot.
     _slots: dict[int, Slot] = field(init=False, repr=False, compare=False)

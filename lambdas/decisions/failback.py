@@ -28,8 +28,8 @@ def due(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     head, spec = facts.head, facts.spec
     if head is None or spec is None or not _is_wanted(facts, spec) or _is_busy(facts, head, slots):
         return ()
-    if budgets.without_commit(facts, head, spec):
-        return ()  # its launch would pause a run that has its nodes
+    if budgets.without_commit(facts, head, spec) or budgets.hour_is_spent(facts):
+        return ()  # its launch would pause a run that has its nodes, or be taken back each minute
     ready = [slot for slot in slots.values() if _is_ready(facts, head, spec, slot)]
     if not ready or not any(_is_calm(facts, spec, pool) for pool in _spot_pools(facts, spec)):
         return ()

@@ -114,7 +114,8 @@ def _start(facts: Facts, order: _Order) -> tuple[Action, ...]:
     choice: Choice = choose(facts, order.spec, order.placement, _need(facts, order))
     match choice:
         case Asked():
-            return _launched(facts, order, choice)
+            spent = _hour_is_spent(facts, order)
+            return _not_now(facts, order, spent) if spent else _launched(facts, order, choice)
         case Waiting() | Hopeless() if order.is_failback:
             return failback.withdrawn(facts, order.claims)
         case Waiting():
@@ -136,7 +137,8 @@ def _need(facts: Facts, order: _Order) -> Need:
 
 
 def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
-    number = facts.launches[-1].launch + 1 if facts.launches else 1
+    newest = facts.launches[-1].launch if facts.launches else order.head.counted_launch
+    number = newest + 1
     request = fleet_request(
         asked,
         order.placement,
@@ -163,12 +165,23 @@ def _launched(facts: Facts, order: _Order, asked: Asked) -> tuple[Action, ...]:
         detail=f"launch {number} for {', '.join(launch.wants)} in {len(pools)} pools: {', '.join(pools)}"[:400],
     )
     ask = Ask(launch=launch, zones=order.placement.subnets)
-    intend = Guarded(first=Intend(launch=launch), then=(intended, Measure(metric=Metric.LAUNCHES), ask))
-    if facts.launches_per_hour == 0:
-        return (intend,)
-    spend = SpendLaunch(region=facts.region, hour=facts.now // 3600, limit=facts.launches_per_hour)
-    reason = f"the stack has made {spend.limit} launches in this hour: find out what consumes them, then resume the run"
-    return (Guarded(first=spend, then=(intend,), otherwise=_not_now(facts, order, reason)),)
+    counted = Intend(launch=launch, spend=_spend(facts, order))
+    return (Guarded(first=counted, then=(intended, Measure(metric=Metric.LAUNCHES), ask)),)
+
+
+def _spend(facts: Facts, order: _Order) -> SpendLaunch | None:
+    if facts.launches_per_hour == 0 or budgets.are_ec2s(order.claims):
+        return None
+    begun = facts.launches_made is not None
+    return SpendLaunch(region=facts.region, hour=facts.now // 3600, limit=facts.launches_per_hour, begun=begun)
+
+
+def _hour_is_spent(facts: Facts, order: _Order) -> str:
+    """Why the stack launches nothing more in this hour; '' while it may, and for what EC2 has taken."""
+    if not budgets.hour_is_spent(facts) or budgets.are_ec2s(order.claims):
+        return ""
+    made = facts.launches_per_hour
+    return f"the stack has made {made} launches in this hour: find out what consumes them, then resume the run"
 
 
 def _not_now(facts: Facts, order: _Order, reason: str) -> tuple[Action, ...]:

@@ -102,6 +102,14 @@ def candidates(spec: RunSpec, placement: Placement, market: Market) -> tuple[Can
     )
 
 
+def covers(pools: Sequence[tuple[str, str]], spec: RunSpec) -> bool:
+    """Whether these types and zones are all pools of the run on Spot: then nothing else is known of them."""
+    known, placement = set(pools), spec.placement
+    if not known or placement is None:
+        return False
+    return all((one.instance_type, one.zone) in known for one in candidates(spec, placement, Market.SPOT))
+
+
 def markets(facts: Facts, spec: RunSpec) -> tuple[Market, ...]:
     """The markets that the run may use now, the one to ask first first.
 

@@ -16,6 +16,7 @@ from spotproof.store.nodes import Nodes
 from spotproof.store.objects import Objects
 from spotproof.store.pointer import Pointers
 from spotproof.store.pools import Pools
+from spotproof.store.replacements import Replacements
 from spotproof.store.slots import Slots
 from spotproof.store.spec import Specs
 from spotproof.store.storms import Storms
@@ -38,6 +39,7 @@ class Stores:
     checkpoints: Checkpoints
     pointers: Pointers
     pools: Pools
+    replacements: Replacements
     storms: Storms
     histories: Histories
     many: Many
@@ -59,6 +61,7 @@ def stores_of(table: BulkTable, objects: Objects) -> Stores:
         checkpoints=Checkpoints(table),
         pointers=Pointers(table),
         pools=Pools(table),
+        replacements=Replacements(table),
         storms=Storms(table),
         histories=Histories(table),
         many=Many(table),

@@ -202,6 +202,7 @@ class Node:
     loss: float | None = None
     flush: FlushOutcome | None = None
     flush_step: int | None = None
+    flush_why: str | None = None
     exit_code: int | None = None
     times: str | None = None  # contract.times: when it was ready, joined, restored, and made its first step
 

@@ -68,8 +68,18 @@ class Heads:
         must also name those of its leavers who have not left yet. Raises Lost if another order was put meanwhile: read
         it, join the leavers, order again.
         """
+        change = self.ordering(seen, order, now=now)
+        try:
+            return from_item(Head, self._table.write(change))
+        except Lost as lost:
+            if lost.current is None or lost.current.get("order") != order.order:
+                raise
+            return None
+
+    def ordering(self, seen: Head, order: FlushOrder, *, now: int) -> Update:
+        """The write that puts the order in place of the one that was seen, for a transaction."""
         stands: Condition = Absent("order") if seen.order is None else Eq("order", seen.order)
-        change = Update(
+        return Update(
             key=keys.head(seen.run),
             set={
                 "order": order.order,
@@ -81,12 +91,6 @@ class Heads:
             },
             when=AllOf(Exists("pk"), stands, Ne("order", order.order)),
         )
-        try:
-            return from_item(Head, self._table.write(change))
-        except Lost as lost:
-            if lost.current is None or lost.current.get("order") != order.order:
-                raise
-            return None
 
     def mark_bad(self, run: str, generation: int) -> None:
         """Say that this membership has lost a node; its agents pass it on. It only rises, and twice changes nothing."""

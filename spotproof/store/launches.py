@@ -6,7 +6,7 @@ from spotproof.contract import keys
 from spotproof.contract.items import Launch, from_item, to_item
 from spotproof.contract.states import LaunchState
 from spotproof.errors import Lost
-from spotproof.store.table import Absent, AllOf, Eq, Put, Table, Update
+from spotproof.store.table import Absent, AllOf, Eq, Put, Table, Update, Write
 
 __all__ = ["Launches"]
 
@@ -46,14 +46,21 @@ class Launches:
 
         Raises Lost if another launch has the number: let go, look again for open claims.
         """
-        key = keys.launch(launch.run, launch.launch)
         try:
-            return from_item(Launch, self._table.write(Put(key=key, item=to_item(launch), when=Absent("pk"))))
+            return from_item(Launch, self._table.write(self.intending(launch)))
         except Lost as lost:
             stands = None if lost.current is None else from_item(Launch, lost.current)
             if stands is None or (stands.token, stands.wants) != (launch.token, launch.wants):
                 raise
             return stands
+
+    def intend_counted(self, launch: Launch, count: Write) -> None:
+        """Put the record and count it, both or none. Raises Lost if its number is taken or the count is another."""
+        self._table.transact([self.intending(launch), count])
+
+    def intending(self, launch: Launch) -> Put:
+        """The write that puts the record if its number is free, for a transaction."""
+        return Put(key=keys.launch(launch.run, launch.launch), item=to_item(launch), when=Absent("pk"))
 
     def answer(
         self,

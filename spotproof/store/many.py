@@ -10,15 +10,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spotproof.contract import keys
-from spotproof.contract.items import Head, History, Live, Member, Node, PointerItem, Slot, from_item, to_item
+from spotproof.contract.items import Head, History, Live, Member, Node, PointerItem, Pool, Slot, from_item, to_item
 from spotproof.contract.limits import HISTORY_TTL_S
 from spotproof.contract.runspec import RunSpec
+from spotproof.contract.states import Market
 from spotproof.store.history import name_of
 from spotproof.store.nodes import node_of
+from spotproof.store.pools import made_in
 from spotproof.store.spec import spec_of
 from spotproof.store.table import BulkTable, Item, Key
 
-__all__ = ["Asked", "Many", "Read"]
+__all__ = ["Asked", "Basis", "ForLaunch", "Many", "Read"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForLaunch:
+    """What a launch needs to know besides: the spec, how many the stack has made in this hour, and pools on Spot."""
+
+    region: str
+    hour: int
+    pools: tuple[tuple[str, str], ...] = ()  # type and zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +39,15 @@ class Asked:
     run: str
     slots: tuple[int, ...] = ()
     nodes: tuple[tuple[int, int], ...] = ()  # (slot, incarnation)
+    launch: ForLaunch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """The spec, and how many launches the stack has made in this hour; None where none was counted."""
+
+    spec: RunSpec | None
+    made: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +59,8 @@ class Read:
     live: Live | None
     slots: tuple[Slot, ...]
     nodes: tuple[Node, ...]
+    basis: Basis | None = None
+    pools: tuple[Pool, ...] = ()
 
 
 class Many:
@@ -59,14 +81,12 @@ class Many:
         items = iter(self._table.get_many([key for _, of_run in wanted for key in of_run]))
         return {one.run: _read(one, [next(items) for _ in of_run]) for one, of_run in wanted}
 
-    def basis(self, run: str) -> tuple[Head | None, RunSpec | None, PointerItem | None]:
-        """Return a run's head, spec and pointer."""
-        head, spec, pointer = self._table.get_many([keys.head(run), keys.spec(run), keys.pointer(run)])
-        return (
-            None if head is None else from_item(Head, head),
-            None if spec is None else spec_of(spec),
-            None if pointer is None else from_item(PointerItem, pointer),
-        )
+    def basis(self, run: str, *, region: str, hour: int) -> Read:
+        """Return what a launch of the run in this hour rests on: head, pointer and `basis`."""
+        asked = Asked(run=run, launch=ForLaunch(region=region, hour=hour))
+        wanted = [key for key in _keys(asked) if key != keys.live(run)]
+        head, pointer, *rest = self._table.get_many(wanted)
+        return _read(asked, [head, pointer, None, *rest])
 
     def tell(self, entries: Sequence[tuple[History, str]]) -> None:
         """Write timeline entries, each with its id ("": what happened, to whom). The same (time, id) is one entry."""
@@ -80,19 +100,32 @@ def _keys(asked: Asked) -> list[Key]:
         keys.live(asked.run),
         *(keys.slot(asked.run, number) for number in asked.slots),
         *(keys.node(asked.run, slot, incarnation) for slot, incarnation in asked.nodes),
+        *(() if asked.launch is None else _keys_of_launch(asked.run, asked.launch)),
     ]
+
+
+def _keys_of_launch(run: str, asked: ForLaunch) -> list[Key]:
+    pools = (keys.pool(asked.region, kind, zone, Market.SPOT.value) for kind, zone in asked.pools)
+    return [keys.spec(run), keys.stack_launches(asked.region, asked.hour), *pools]
 
 
 def _read(asked: Asked, items: Sequence[Item | None]) -> Read:
     head, pointer, live, *rest = items
-    slots, nodes = rest[: len(asked.slots)], rest[len(asked.slots) :]
+    slots, rest = rest[: len(asked.slots)], rest[len(asked.slots) :]
+    nodes, more = rest[: len(asked.nodes)], rest[len(asked.nodes) :]
     return Read(
         head=None if head is None else from_item(Head, head),
         pointer=None if pointer is None else from_item(PointerItem, pointer),
         live=None if live is None else from_item(Live, live),
         slots=tuple(from_item(Slot, item) for item in slots if item is not None),
         nodes=tuple(node_of(asked.run, item) for item in nodes if item is not None),
+        basis=None if asked.launch is None else _basis(more[0], more[1], asked.launch.hour),
+        pools=tuple(from_item(Pool, item) for item in more[2:] if item is not None),
     )
+
+
+def _basis(spec: Item | None, count: Item | None, hour: int) -> Basis:
+    return Basis(spec=None if spec is None else spec_of(spec), made=made_in(count, hour))
 
 
 def _entry(entry: History, entry_id: str) -> tuple[Key, Item]:

@@ -8,9 +8,9 @@ from typing import Final
 from spotproof.contract import hours, keys
 from spotproof.contract.items import Pool, from_item
 from spotproof.errors import Lost
-from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Item, Lt, Put, Table, Update
+from spotproof.store.table import Absent, AllOf, AnyOf, Eq, Item, Lt, Put, Table, Update, Write
 
-__all__ = ["Pools"]
+__all__ = ["Pools", "made_in"]
 
 _TRIES: Final = 4
 _COUNTS_KEPT: Final = 16  # counts of other launches that may come between a count and its repetition
@@ -74,23 +74,19 @@ class Pools:
         due = AnyOf(Absent("looked_at"), Lt("looked_at", before))
         self._table.write(Update(key=keys.market_look(region, types), set={"looked_at": now}, when=due))
 
-    def spend_launch(self, region: str, *, hour: int, limit: int) -> int:
-        """Count one launch of the whole stack in this hour (since 1970) and return how many there are now.
+    def launches_made(self, region: str, *, hour: int) -> int | None:
+        """How many launches of the whole stack have been counted in this hour (since 1970); None: none yet."""
+        return made_in(self._table.get(keys.stack_launches(region, hour)), hour)
 
-        Raises Lost when `limit` launches have been made in this hour: no more of them before the next one.
+    def counting(self, region: str, *, hour: int, limit: int, begun: bool) -> Write:
+        """The write that counts one launch of the whole stack in this hour, for a transaction.
+
+        It loses when `limit` launches have been made in this hour, and when the hour was seen not `begun` and is.
         """
         key = keys.stack_launches(region, hour)
-        more = Update(key=key, increment={"launches": 1}, when=AllOf(Eq("hour", hour), Lt("launches", limit)))
-        first = Put(key=key, item={"hour": hour, "launches": 1}, when=AnyOf(Absent("pk"), Lt("hour", hour)))
-        try:
-            return int(str(self._table.write(more)["launches"]))
-        except Lost as lost:
-            if lost.current is not None and lost.current.get("hour") == hour:
-                raise
-        try:
-            return int(str(self._table.write(first)["launches"]))
-        except Lost:  # another handler began the hour in this moment
-            return int(str(self._table.write(more)["launches"]))
+        if begun:
+            return Update(key=key, increment={"launches": 1}, when=AllOf(Eq("hour", hour), Lt("launches", limit)))
+        return Put(key=key, item={"hour": hour, "launches": 1}, when=AnyOf(Absent("pk"), Lt("hour", hour)))
 
     def note_mass_silence(self, region: str, *, now: int) -> None:
         """Note that the stack's nodes are silent all at once."""
@@ -100,6 +96,11 @@ class Pools:
         """When that was last seen; 0: never."""
         item = self._table.get(keys.mass_silence(region))
         return 0 if item is None else int(str(item["seen_at"]))
+
+
+def made_in(item: Item | None, hour: int) -> int | None:
+    """The launches of this hour that the item counts; None where it counts another hour's, or is not there."""
+    return int(str(item["launches"])) if item is not None and item.get("hour") == hour else None
 
 
 def _key(pool: Pool) -> keys.Key:

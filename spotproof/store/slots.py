@@ -75,6 +75,29 @@ class Slots:
 
         Raises Lost if this loss has been claimed already, or the slot is another's: a duplicate, nothing to do.
         """
+        change = self.claiming(
+            seen,
+            instance,
+            cause=cause,
+            now=now,
+            deadline_at=deadline_at,
+            lost_pool=lost_pool,
+            waits_for_notice=waits_for_notice,
+        )
+        return from_item(Slot, self._table.write(change))
+
+    def claiming(
+        self,
+        seen: Slot,
+        instance: str,
+        *,
+        cause: Cause,
+        now: int,
+        deadline_at: int | None = None,
+        lost_pool: str | None = None,
+        waits_for_notice: bool = False,
+    ) -> Update:
+        """The write that is a claim, for a transaction."""
         incarnation = seen.incarnation + 1
         place, whose = _place_of(seen, instance)
         claimed: dict[str, object] = {
@@ -91,8 +114,11 @@ class Slots:
         claimed["deadline_at" if whose == "holder" else "lost_deadline_at"] = (
             now if deadline_at is None else deadline_at
         )
-        return self._move(
-            seen, claimed, remove=("successor_launch", "successor_bound_at"), when=AllOf(place, _unmoved(seen))
+        return Update(
+            key=keys.slot(seen.run, seen.slot),
+            set=claimed,
+            remove=("successor_launch", "successor_bound_at"),
+            when=AllOf(place, _unmoved(seen)),
         )
 
     def bind(self, run: str, slot: int, incarnation: int, *, instance: str, launch: int | None, now: int) -> Slot:

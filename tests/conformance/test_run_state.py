@@ -766,9 +766,17 @@ def test_st_09_a_long_history_leaves_the_run_record_small(table: Table, run: str
 
 def test_launches_of_an_hour_are_counted_up_to_the_limit_and_each_hour_anew(table: Table, run: str) -> None:
     pools, region = PoolStore(table), f"region-{run}"
-    assert [pools.spend_launch(region, hour=100, limit=2) for _ in range(2)] == [1, 2]
+
+    def count(hour: int) -> int | None:
+        begun = pools.launches_made(region, hour=hour) is not None
+        table.transact([pools.counting(region, hour=hour, limit=2, begun=begun)])
+        return pools.launches_made(region, hour=hour)
+
+    assert [count(100) for _ in range(2)] == [1, 2]
     with pytest.raises(Lost):
-        pools.spend_launch(region, hour=100, limit=2)
-    assert pools.spend_launch(region, hour=124, limit=2) == 1, "the same of the 24 items, a day later"
+        count(100)
+    assert count(124) == 1, "the same of the 24 items, a day later"
     with pytest.raises(Lost):
-        pools.spend_launch(region, hour=100, limit=2)
+        count(100)
+    with pytest.raises(Lost):
+        table.transact([pools.counting(region, hour=124, limit=2, begun=False)])

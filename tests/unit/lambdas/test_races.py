@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lambdas.decisions import express
 from spotproof.contract import keys
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.parse import repair_body
@@ -95,8 +96,14 @@ class _Counted:
 
 
 @pytest.mark.parametrize("status", [RunStatus.PAUSED, RunStatus.STOPPING, RunStatus.DONE, RunStatus.FAILED])
-@pytest.mark.parametrize("at", range(1, 43, 6))
-def test_a_run_that_ends_between_two_calls_of_a_recovery_leaves_nothing_running(status: RunStatus, at: int) -> None:
+@pytest.mark.parametrize(
+    ("short", "at"), [(True, at) for at in range(1, 32, 5)] + [(False, at) for at in range(1, 43, 6)]
+)
+def test_a_run_that_ends_between_two_calls_of_a_recovery_leaves_nothing_running(
+    status: RunStatus, at: int, monkeypatch: pytest.MonkeyPatch, *, short: bool
+) -> None:
+    if not short:
+        monkeypatch.setattr(express, "decide", lambda *_: None)
     world = World()
     [lost] = world.started()
     world.beat("mini", lost)

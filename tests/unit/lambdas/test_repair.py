@@ -344,8 +344,9 @@ def test_the_stacks_launches_of_an_hour_are_a_budget_that_pauses_with_its_cause(
     world = World()
     world.submit("other")
     world.tick()
+    count = world.stores.pools.counting("us-east-1", hour=int(world.clock()) // 3600, limit=200, begun=True)
     for _ in range(199):
-        world.stores.pools.spend_launch("us-east-1", hour=int(world.clock()) // 3600, limit=200)
+        world.table.write(count)
     world.submit()
     world.tick()
     assert (world.head().status, world.head().cause) == (RunStatus.PAUSED, Cause.BUDGET)
