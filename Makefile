@@ -94,7 +94,7 @@ bench-multinode: setup ## recovery of three nodes and the table's budget, torch'
 	$(BIN)/python benchmarks/rendezvous_budget.py
 
 N ?= 30
-kill: setup ## kill -9 at N seeded write boundaries of the data path: make kill N=300
+kill: setup ## kill -9 at N seeded write boundaries of the data path, and N/4 damages of every kind: make kill N=300
 	$(BIN)/python -m tests.simulation.kill --count $(N)
 
 interruptions: setup ## N interruptions with notice in one real training, no step lost: make interruptions N=1000

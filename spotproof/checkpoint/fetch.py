@@ -160,9 +160,9 @@ class Fetcher:
 
     def _of_rank(self, candidate: Candidate, pointer: PointerItem | None, rank: int) -> _Described:
         manifest, found = self._manifest(candidate, pointer)
-        if (manifest.run, manifest.order) != (self._run, candidate.order):
-            raise Damaged(f"the manifest describes run {manifest.run} {manifest.order}")
-        return _Described(part=part_of(manifest, rank), manifest=manifest, manifest_digest=found)
+        part = part_of(manifest, rank)
+        self._check_against_part(part, candidate, pointer)
+        return _Described(part=part, manifest=manifest, manifest_digest=found)
 
     def _loose_part(self, order: Order, rank: int) -> Part:
         for copy in self._local.find() if self._local else ():
@@ -217,13 +217,35 @@ class Fetcher:
         if candidate.source is Source.STAGED:
             return _Described(part=self._staged_part(candidate.order), manifest=None, manifest_digest="")
         manifest, found = self._manifest(candidate, pointer)
-        if (manifest.run, manifest.order) != (self._run, candidate.order):
-            raise Damaged(f"the manifest describes run {manifest.run} {manifest.order}")
         if self._rank >= manifest.world:
             raise Damaged(f"missing shard: rank {self._rank} of {manifest.world}")
-        return _Described(part=manifest.parts[self._rank], manifest=manifest, manifest_digest=found)
+        part = manifest.parts[self._rank]
+        self._check_against_part(part, candidate, pointer)
+        return _Described(part=part, manifest=manifest, manifest_digest=found)
+
+    def _check_against_part(self, part: Part, candidate: Candidate, pointer: PointerItem | None) -> None:
+        """A manifest whose digest the pointer does not promise has a witness: the part, written before it by the rank.
+
+        Raises Damaged where the two differ. A part that is gone or cannot be read witnesses nothing.
+        """
+        if pointer is not None and candidate.order == (pointer.generation, pointer.step):
+            return
+        key = s3keys.part(self._run, *candidate.order, part.rank)
+        try:
+            witness = decode_part(self._stores.objects.read(key))
+        except (BadManifest, Damaged, Missing):
+            return
+        if witness != part:
+            raise Damaged(f"the manifest and {key} tell different things of rank {part.rank}")
 
     def _manifest(self, candidate: Candidate, pointer: PointerItem | None) -> tuple[Manifest, str]:
+        """The manifest and its digest. Raises Damaged if it is that of another checkpoint."""
+        manifest, found = self._manifest_there(candidate, pointer)
+        if (manifest.run, manifest.order) != (self._run, candidate.order):
+            raise Damaged(f"the manifest describes run {manifest.run} {manifest.order}")
+        return manifest, found
+
+    def _manifest_there(self, candidate: Candidate, pointer: PointerItem | None) -> tuple[Manifest, str]:
         generation, step = candidate.order
         objects = self._stores.objects
         if candidate.source is Source.PARTS:

@@ -10,7 +10,7 @@ from typing import Final
 
 from spotproof.checkpoint.chunks import digest
 from spotproof.contract import layout, s3keys
-from spotproof.contract.manifest import Chunk, Manifest, decode_manifest
+from spotproof.contract.manifest import Chunk, Manifest, decode_manifest, decode_part
 from spotproof.errors import BadManifest, Damaged, Missing
 from spotproof.plan.candidates import Order
 from spotproof.store.objects import Objects
@@ -133,6 +133,7 @@ def verify(
 
     with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
         found = [damage for damage in pool.map(look, manifest.chunks()) if damage is not None]
+    found += _parts_that_differ(objects, manifest)
     return (*found, *_layouts_that_lie(objects, manifest)) if not found else tuple(found)
 
 
@@ -147,6 +148,21 @@ def _damage_of(objects: Objects, run: str, chunk: Chunk) -> Damage | None:
     if len(data) != chunk.bytes or digest(data) != chunk.digest:
         return Damage(key=key, what=f"{len(data)} bytes, the manifest says {chunk.bytes}")
     return None
+
+
+def _parts_that_differ(objects: Objects, manifest: Manifest) -> list[Damage]:
+    """Parts are what the manifest was made of, and its witnesses: each is there and says the same."""
+    found = []
+    for part in manifest.parts:
+        key = s3keys.part(manifest.run, manifest.generation, manifest.step, part.rank)
+        try:
+            there = decode_part(objects.read(key))
+        except (Missing, Damaged, BadManifest) as error:
+            found.append(Damage(key=key, what=str(error)))
+            continue
+        if there != part:
+            found.append(Damage(key=key, what="it and the manifest tell different things"))
+    return found
 
 
 def _layouts_that_lie(objects: Objects, manifest: Manifest) -> list[Damage]:

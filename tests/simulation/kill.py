@@ -1,4 +1,4 @@
-"""kill -9 of trainer, agent and uploader at every write boundary of the data path.
+"""kill -9 of trainer, agent and uploader at every write boundary of the data path; then damage of every kind.
 
     python -m tests.simulation.kill --count 300 --seed 1
 
@@ -10,6 +10,8 @@ training at that step, no restore is older than the pointer was, and the end is 
 
 Boundaries are wrapped from outside, in the process that is to die; the product knows nothing of this. Every process is
 forked from one warm parent without threads, because importing torch costs more than a trial.
+
+For each four kills one corruption follows, see tests/simulation/corruptions.py.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from spotproof.checkpoint.state import capture
 from spotproof.checkpoint.uploader import Uploader, open_stores
 from spotproof.contract import layout, names
 from spotproof.run import Run
+from spotproof.store import folder as foldering
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.folder import FolderObjects
 from spotproof.store.local import LocalTable
@@ -467,7 +470,16 @@ def sabotage_chunks() -> None:
     committing.Committer._send = lambda self, source, listed, until: None  # type: ignore[method-assign]
 
 
-SABOTAGES: dict[str, Callable[[], None]] = {"generators": sabotage_generators, "chunks": sabotage_chunks}
+def sabotage_digests() -> None:
+    """What is read is believed."""
+    foldering.checked = lambda key, data, *, digest: data  # type: ignore[attr-defined]
+
+
+SABOTAGES: dict[str, Callable[[], None]] = {
+    "generators": sabotage_generators,
+    "chunks": sabotage_chunks,
+    "digests": sabotage_digests,
+}
 
 
 def play(role: Role, at: int, expected: list[str]) -> tuple[Outcome, Fuse]:
@@ -505,6 +517,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Play and print; 0 if nothing was lost or wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--corruptions", type=int, help="default: a quarter of the kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="ROLE:BOUNDARY of one trial to play again")
     parser.add_argument("--sabotage", choices=sorted(SABOTAGES), help="break the product on purpose: this must fail")
@@ -518,17 +531,34 @@ def main(arguments: list[str] | None = None) -> int:
         outcome, _ = play(Role(role), int(at), expected)
         print(json.dumps(outcome.__dict__, indent=1))
         return 1 if outcome.problem else 0
+    bad = kill(options.count, options.seed, expected) if options.count else 0
+    damages = options.count // 4 if options.corruptions is None else options.corruptions
+    return 1 if bad + corrupt(damages, options.seed) else 0
+
+
+def kill(count: int, seed: int, expected: list[str]) -> int:
+    """Play `count` kills; how many ended wrongly."""
     counts = boundaries(expected)
     print("boundaries: " + ", ".join(f"{role} {total}" for role, total in counts.items()), flush=True)
     bad, reached = 0, 0
-    for role, at in chosen(counts, options.count, options.seed):
+    for role, at in chosen(counts, count, seed):
         outcome, _ = play(role, at, expected)
         reached += outcome.died_at != "(never reached)"
         if outcome.problem:
             bad += 1
             print(f"{role} killed at {at} ({outcome.died_at}), {outcome.seconds:.1f} s: {outcome.problem}", flush=True)
-    print(f"{options.count} trials, {reached} kills: {bad} with a wrong restore or a lost commit")
-    return 1 if bad else 0
+    print(f"{count} trials, {reached} kills: {bad} with a wrong restore or a lost commit", flush=True)
+    return bad
+
+
+def corrupt(count: int, seed: int) -> int:
+    """Play `count` corruptions; how many ended wrongly."""
+    from tests.simulation import corruptions  # it is made of this module
+
+    with folder() as where:
+        bad = corruptions.play(count, seed, where, print)
+    print(corruptions.summary(bad, count))
+    return sum(bad.values())
 
 
 if __name__ == "__main__":

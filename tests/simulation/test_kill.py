@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def test_kills_at_write_boundaries_lose_no_commit_and_restore_nothing_wrong() ->
     assert played.returncode == 0, played.stdout + played.stderr
     assert f"{TRIALS} trials" in played.stdout
     assert "0 with a wrong restore or a lost commit" in played.stdout
+    assert f"{TRIALS // 4} corruptions" in played.stdout
     kills = int(played.stdout.split(" trials, ")[1].split(" kills")[0])
     assert kills >= TRIALS // 2, f"the boundaries were hardly ever reached: {played.stdout}"
 
@@ -32,3 +34,25 @@ def test_a_product_that_is_broken_on_purpose_is_found_out(sabotage: str, told: s
     played = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert played.returncode == 1, played.stdout + played.stderr
     assert told in played.stdout
+
+
+def corrupted(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation.kill", "--count", "0", "--corruptions", "44", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_no_damage_is_restored_and_each_is_named() -> None:
+    seed = str(random.SystemRandom().randrange(2**32))
+    played = corrupted("--seed", seed)
+    assert played.returncode == 0, f"seed {seed}: {played.stdout}{played.stderr}"
+    assert "44 corruptions of 11 kinds: 0 with a wrong restore or a damage not named" in played.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_digests_that_nobody_looks_at_are_found_out() -> None:
+    played = corrupted("--sabotage", "digests")
+    assert played.returncode == 1, played.stdout + played.stderr
+    assert "it came as far as the trainer" in played.stdout

@@ -164,4 +164,4 @@ def test_parts_under_a_manifest_are_not_read(rig: Rig) -> None:
     old_run(rig)
     rig.path(s3keys.part(RUN, 1, 7, 0)).write_bytes(b"{")
     collecting.collect(planned(rig), rig.objects, eraser(rig))
-    assert inventory.verify(rig.objects, RUN, (1, 7)) == ()
+    assert [damage.key for damage in inventory.verify(rig.objects, RUN, (1, 7))] == [s3keys.part(RUN, 1, 7, 0)]
