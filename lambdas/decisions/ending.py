@@ -6,9 +6,11 @@ since the run stopped wanting it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lambdas.decisions.actions import Action, Forget, Guarded, Measure, MoveRun, Tell, Terminate, Vacate
 from lambdas.decisions.facts import Facts, Machine, places
-from lambdas.decisions.flush import order_flush
+from lambdas.decisions.flush import HEARD_S, order_flush
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head, Node, Slot
@@ -34,6 +36,7 @@ def decide(facts: Facts, head: Head, slots: dict[int, Slot]) -> tuple[Action, ..
 def orphans(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     """Instances of closed launches in no slot, 10 minutes old, and replaced for 10 minutes if they had a place."""
     placed = places((*facts.slots, *slots.values()))
+    drilled = frozenset(_drilled(facts, slots))
     unfinished = {launch.launch for launch in facts.launches if launch.state is not LaunchState.CLOSED}
     found = tuple(
         machine.instance
@@ -41,13 +44,32 @@ def orphans(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
         if _may_end(facts, machine)
         and machine.instance not in placed
         and machine.launch not in unfinished
-        and facts.now - machine.launched_at >= limits.ORPHAN_AGE_S
-        and not _is_leaving(facts, machine)
+        and (machine.instance in drilled or _is_old(facts, machine))
     )
     if not found:
         return ()
     told = [Tell(run=facts.run, what=HistoryKind.ORPHAN_ENDED, instance=instance) for instance in found]
     return (Terminate(instances=found), *told, Measure(metric=Metric.ORPHANS_ENDED, value=len(found)))
+
+
+def _drilled(facts: Facts, slots: dict[int, Slot]) -> Iterator[str]:
+    """Successors that a drill has taken before they joined: EC2 will not end them, and they have nothing to save."""
+    named = {
+        want: instance
+        for launch in facts.launches
+        for want, instance in zip(launch.wants, launch.instances, strict=False)
+    }
+    members = () if facts.sealed is None else facts.sealed.members
+    for slot in slots.values():
+        instance = named.get(f"{slot.slot}:{slot.incarnation - 1}", "")
+        joined = any(member.endswith(f":{instance}") for member in members)
+        was_successor = slot.cause is Cause.DRILL and slot.lost_deadline_at is not None
+        if was_successor and not joined and facts.now - (slot.claimed_at or facts.now) >= HEARD_S:
+            yield instance
+
+
+def _is_old(facts: Facts, machine: Machine) -> bool:
+    return facts.now - machine.launched_at >= limits.ORPHAN_AGE_S and not _is_leaving(facts, machine)
 
 
 def _is_leaving(facts: Facts, machine: Machine) -> bool:

@@ -18,6 +18,7 @@ from spotproof.store.table import BulkTable, Check, Item, Op, Put, Write
 FAILBACK: Final = "failback"
 LAUNCHES_AT_MOST: Final = 100  # of a history of forty minutes; bad weather takes two or three dozen
 GANG_MOVES: Final = "capacity"
+TAKEN: Final = frozenset({"interruption", "block-expiry"})
 _RISING: Final = {"SLOT": "incarnation", "NEWEST": "generation", "POINTER": "rank"}
 
 
@@ -39,6 +40,8 @@ class WatchedTable:
         self.vacated: set[str] = set()
         self._causes: dict[str, str] = {}  # by `slot:incarnation`
         self.attempts = 0  # launches that were intended
+        self.limited = 0  # of them those that are not for what EC2 took
+        self._taken: set[str] = set()  # claims (`slot:incarnation`) for what EC2 took
         self.launches_lost = 0  # launches that another handler was faster with
         self.recoveries = 0  # launches with instances for a slot that had a holder, since the newest commit
         self.most_recoveries = 0
@@ -132,6 +135,9 @@ class WatchedTable:
         elif lost != NO_INSTANCE and (number, lost) in self.claimed_for:
             self._violations.append(f"{key.sk} was claimed twice for {lost}")
         self.claimed_for[number, lost] = self._causes[f"{number}:{after['incarnation']}"] = cause
+        had_joined = successor is None and lost != NO_INSTANCE
+        if cause in TAKEN or (cause == "disappeared" and had_joined):
+            self._taken.add(f"{number}:{after['incarnation']}")
         if after.get("waits_for_notice") or cause == GANG_MOVES:
             self.planned += 1
             self.let_go.add(lost)
@@ -157,6 +163,7 @@ class WatchedTable:
         wants, instances = after.get("wants"), after.get("instances")
         if before is None and isinstance(wants, list):
             self.attempts += 1
+            self.limited += not set(wants) <= self._taken
             self._goes_on_for_ever()
             back = [want for want in wants if self._causes.get(want) == FAILBACK]
             if back and after.get("market") != "spot":

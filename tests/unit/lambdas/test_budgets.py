@@ -12,7 +12,7 @@ from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Budgets, Pools
 from spotproof.contract.states import Cause, NodePhase, RunStatus
-from tests.fakes.control import World, notice
+from tests.fakes.control import SETTINGS, World, notice, state
 from tests.fakes.fuse import Fuse, FusedTable, Killed
 
 PRICED = {"g5.xlarge#us-east-1a": 0.4, "g5.xlarge#us-east-1b": 0.5, "g5.xlarge#us-east-1c": 0.6}
@@ -196,3 +196,41 @@ def test_a_market_that_does_not_answer_stops_nothing() -> None:
     assert world.slot().successor_instance != NO_INSTANCE
     assert world.meter.total(Metric.LAUNCHES) == 1
     assert limits.MARKET_LOOK_S == 3600
+
+
+def spend_the_hour(world: World) -> None:
+    """Every launch that the stack has in this hour has been made."""
+    hour = int(world.clock()) // 3600
+    made = world.stores.pools.launches_made("us-east-1", hour=hour)
+    for number in range(made or 0, SETTINGS.launches_per_hour):
+        begun = number > 0
+        limit = SETTINGS.launches_per_hour
+        world.table.write(world.stores.pools.counting("us-east-1", hour=hour, limit=limit, begun=begun))
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_ec2_takes_comes_back_although_the_hours_launches_are_spent(told: bool) -> None:
+    world = World()
+    holders = world.started(slots=2)
+    spend_the_hour(world)
+    ends = notice if told else lambda instance, at: state(instance, at, "terminated")
+    world.deliver(*(ends(one, world.clock()) for one in holders))
+    for one in holders:
+        world.ec2.instances[one].state = "terminated"
+    world.tick()
+    assert world.head().status is RunStatus.ACTIVE
+    assert all(slot.successor_instance not in (None, NO_INSTANCE) for slot in world.slots())
+    hour = int(world.clock()) // 3600
+    assert world.stores.pools.launches_made("us-east-1", hour=hour) == SETTINGS.launches_per_hour
+
+
+def test_a_node_that_ends_itself_while_it_boots_spends_the_hours_launches() -> None:
+    world = World()
+    [holder] = world.started()
+    spend_the_hour(world)
+    world.deliver(notice(holder, world.clock()))
+    successor = str(world.slot().successor_instance)
+    world.ec2.instances[successor].state = "terminated"
+    world.deliver(state(successor, world.clock(), "terminated"))
+    assert (world.head().status, world.head().cause) == (RunStatus.PAUSED, Cause.BUDGET)
+    assert world.ec2.count("create_fleet") == 2

@@ -9,7 +9,7 @@ import pytest
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.runspec import MarketPolicy, Pools
 from spotproof.contract.states import Cause, NodePhase, NoticeKind, RunStatus
-from tests.fakes.control import SUBNETS, World, notice
+from tests.fakes.control import SETTINGS, SUBNETS, World, notice
 
 TYPES = ("g5.xlarge", "g6.xlarge")
 NO_SPOT = {f"{kind}#{zone}#spot": "InsufficientInstanceCapacity" for kind in TYPES for zone in SUBNETS.values()}
@@ -245,3 +245,18 @@ def test_an_order_that_the_node_before_has_heard_does_not_hold_up_the_way_back()
     slot = world.slot()
     assert world.ec2.instances[str(slot.holder_instance)].lifecycle == "on-demand"
     assert (slot.cause, slot.waits_for_notice) == (Cause.FAILBACK, True)
+
+
+def test_no_way_back_is_begun_while_the_stack_may_launch_nothing() -> None:
+    world = World()
+    [holder] = on_demand(world)
+    world.ec2.refused = {}
+    world.clock.advance(3600 - world.clock() % 3600 + 900)  # in the middle of an hour
+    hour, limit = int(world.clock()) // 3600, SETTINGS.launches_per_hour
+    for number in range(limit):
+        world.table.write(world.stores.pools.counting("us-east-1", hour=hour, limit=limit, begun=number > 0))
+    before = world.slot().incarnation
+    trained(world, 40)
+    assert (world.slot().incarnation, world.slot().holder_instance) == (before, holder), "and none is taken back"
+    trained(world, 15)
+    assert world.slot().cause is Cause.FAILBACK

@@ -548,3 +548,24 @@ def test_a_hand_tagged_node_is_drilled_and_never_ended() -> None:
     world.tick()
     assert world.slot().holder_instance != holder
     assert world.ec2.terminated == []
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_drilled_successor_is_ended_by_the_next_look_unless_it_has_joined(joined: bool) -> None:
+    world = World()
+    [holder] = world.started()
+    world.deliver(notice(holder, world.clock()))
+    world.boot()
+    first = str(world.slot().successor_instance)
+    seen = world.slot()
+    if joined:
+        world.join()
+        now = int(world.clock())
+        world.stores.slots.claim(seen, first, cause=Cause.DRILL, now=now, deadline_at=now + 60)
+    else:
+        world.deliver(drill(first, world.clock()))
+    world.ec2.instances[holder].state = "terminated"
+    world.beat("mini", first, NodePhase.PREPARING)
+    world.tick()
+    assert world.slot().incarnation == 3
+    assert world.ec2.terminated == ([] if joined else [first])
