@@ -3,64 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from spotproof.rendezvous.joining import leave
-from tests.lab.nodes import Lab
-from tests.lab.test_pitfalls import RECOVERY_S, begun, curve
+from tests.lab.nodes import Lab, Plan, Zygote
+from tests.lab.test_pitfalls import RECOVERY_S, THREE, curve
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 STEPS = 60
 PACE_S = 0.06
+MODELS = ("ddp", "fsdp2")
 
 MakeLab = Callable[..., Lab]
 
 
-def ended(lab: Lab) -> Lab:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a training has come to: the loss of each step, the last state, who was given which samples when."""
+
+    curve: list[str]
+    state: set[str]
+    samples: dict[tuple[int, int], list[int]]
+
+
+def facts(lab: Lab) -> Facts:
+    """Of a lab whose three ranks reach the end."""
     lab.until(lambda: len({one["rank"] for one in lab.events("state")}) == 3, limit_s=90.0, what="the end")
+    samples: dict[tuple[int, int], list[int]] = {}
+    for one in lab.events("step"):
+        known = samples.setdefault((one["step"], one["rank"]), one["ids"])
+        assert known == one["ids"], f"step {one['step']} of rank {one['rank']} was made again with other samples"
+    return Facts(curve=curve(lab, STEPS), state={one["digest"] for one in lab.events("state")}, samples=samples)
+
+
+def start(lab: Lab, model: str, *nodes: str, environment: dict[str, str] | None = None) -> None:
+    for node in nodes:
+        lab.start(node, environment={"LAB_MODEL": model, **(environment or {})})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(zygote: Zygote, namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Facts]:
+    """The facts of a training that nothing happens to, by model."""
+    found: dict[str, Facts] = {}
+
+    def of(model: str) -> Facts:
+        if model not in found:
+            folder = tmp_path_factory.mktemp(f"whole-{model}")
+            with Lab(folder, zygote, namespaces=namespaces, plan=Plan(steps=STEPS, pace_s=0.0)) as lab:
+                start(lab, model, *THREE)
+                found[model] = facts(lab)
+        return found[model]
+
+    return of
+
+
+Whole = Callable[[str], Facts]
+
+
+def interrupted(make_lab: MakeLab, model: str, **plan: Any) -> Lab:
+    lab = make_lab(steps=STEPS, pace_s=PACE_S, **plan)
+    start(lab, model, *THREE)
+    lab.until_steps(12, limit_s=90.0)
     return lab
 
 
-def same(lab: Lab, whole: Lab) -> None:
-    assert curve(lab, STEPS) == curve(whole, STEPS)
-    assert {one["digest"] for one in lab.events("state")} == {one["digest"] for one in whole.events("state")}
-    made = {(one["step"], one["rank"]): one["ids"] for one in lab.events("step")}
-    assert made == {(one["step"], one["rank"]): one["ids"] for one in whole.events("step")}
-
-
-def uninterrupted(make_lab: MakeLab, **plan: object) -> Lab:
-    return ended(begun(make_lab("whole", steps=STEPS, pace_s=0.0, **plan)))
-
-
-def test_pitfall_9_bit_equal_ddp_hard_kill(make_lab: MakeLab) -> None:
-    lab = begun(make_lab("killed", steps=STEPS, pace_s=PACE_S), steps=12)
+@pytest.mark.parametrize("model", MODELS)
+def test_pitfall_9_bit_equal_hard_kill(make_lab: MakeLab, uninterrupted: Whole, model: str) -> None:
+    lab = interrupted(make_lab, model)
     for number, rank in ((3, 0), (4, 2)):
         at = lab.kill(lab.members()[rank])
-        lab.start(f"n{number}")
+        start(lab, model, f"n{number}")
         lab.recovered_after(at, limit_s=RECOVERY_S)
         lab.until_steps(7, limit_s=RECOVERY_S)
-    same(ended(lab), uninterrupted(make_lab))
+    assert facts(lab) == uninterrupted(model)
 
 
-def test_pitfall_9_bit_equal_ddp_kill_during_recovery(make_lab: MakeLab) -> None:
-    lab = begun(make_lab("killed", steps=STEPS, pace_s=PACE_S), steps=12)
+@pytest.mark.parametrize("model", MODELS)
+def test_pitfall_9_bit_equal_kill_during_recovery(make_lab: MakeLab, uninterrupted: Whole, model: str) -> None:
+    lab = interrupted(make_lab, model)
     lab.kill(lab.members()[1])
-    lab.start("n3")
+    start(lab, model, "n3")
     lab.until_member("n3", limit_s=RECOVERY_S)
     at = lab.kill(lab.members()[0])
-    lab.start("n4")
+    start(lab, model, "n4")
     lab.recovered_after(at, limit_s=RECOVERY_S)
-    same(ended(lab), uninterrupted(make_lab))
+    assert facts(lab) == uninterrupted(model)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_pitfall_9_MN_04_bit_equal_ddp_graceful_leave_loses_no_step(make_lab: MakeLab, rank: int) -> None:
-    lab = begun(make_lab("left", steps=STEPS, pace_s=PACE_S, every=1000), steps=12)
-    before = lab.members()
-    stopped_at = leaves(lab, before[rank])
-    lab.start("n3")
-    same(ended(lab), uninterrupted(make_lab))
+@pytest.mark.parametrize(("model", "rank"), [("ddp", 0), ("ddp", 1), ("fsdp2", 0)])
+def test_pitfall_9_MN_04_bit_equal_graceful_leave_loses_no_step(
+    make_lab: MakeLab, uninterrupted: Whole, model: str, rank: int
+) -> None:
+    lab = interrupted(make_lab, model, every=1000)
+    stopped_at = leaves(lab, lab.members()[rank])
+    start(lab, model, "n3")
+    assert facts(lab) == uninterrupted(model)
     again = [one["step"] for one in lab.events("step") if one["node"] == "n3"]
     assert again[0] == stopped_at + 1
 
@@ -85,20 +125,5 @@ def test_CW_13_a_save_that_takes_longer_than_the_launchers_patience_is_whole(mak
     lab.until_steps(12, limit_s=90.0)
     stopped_at = leaves(lab, lab.members()[0])
     lab.start("n3")
-    ended(lab)
+    facts(lab)
     assert next(one["step"] for one in lab.events("step") if one["node"] == "n3") == stopped_at + 1
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-def test_pitfall_9_bit_equal_fsdp2_hard_kill(make_lab: MakeLab, rank: int) -> None:
-    sharded = {"LAB_MODEL": "fsdp2"}
-    whole = make_lab("whole", steps=STEPS, pace_s=0.0)
-    lab = make_lab("killed", steps=STEPS, pace_s=PACE_S)
-    for one in (whole, lab):
-        for node in ("n0", "n1", "n2"):
-            one.start(node, environment=sharded)
-    lab.until_steps(12, limit_s=90.0)
-    at = lab.kill(lab.members()[rank])
-    lab.start("n3", environment=sharded)
-    lab.recovered_after(at, limit_s=RECOVERY_S)
-    same(ended(lab), ended(whole))

@@ -58,6 +58,7 @@ def run(folder: Path, say: Events, *, steps: int, every: int, pace_s: float) -> 
         say("step", step=step, loss=float(total).hex(), ids=ids)
         is_stop = consensus.boundary(wants_to_stop=(folder / f"notice-{say.same['node']}").exists())
         if is_stop or step % every == 0:
+            dist.barrier()  # a step that is saved has been written down by every rank: nobody makes it again
             training.save(folder, step, takes_s=float(os.environ.get("LAB_SAVE_S", "0")) if is_stop else 0.0)
         if is_stop:
             say("parked", step=step)
