@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from lambdas.decisions.facts import Facts
+from lambdas.facts import RUNS_AT_MOST, Reader
 from spotproof.contract import s3keys
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE
@@ -99,6 +102,34 @@ def test_mass_silence_is_counted_over_the_whole_stack() -> None:
     world.tick()
     world.tick()
     assert [world.slot(f"run-{number}").incarnation for number in range(6)] == [1] * 6
+
+
+@pytest.mark.parametrize(("silent", "replaced"), [(60, 0), (4, 4)])
+def test_a_silent_run_reads_a_sample_of_the_others(silent: int, replaced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, reads = World(), Counter[float]()
+    runs = [f"run-{number}" for number in range(60)]
+    for run in runs:
+        world.submit(run)
+    world.tick()
+    world.boot()
+    for run in runs:
+        world.join(run)
+        world.beat_all(run)
+    original = Reader._beating
+
+    def beating(self: Reader, run: str, *, now: int) -> Facts:
+        reads[now] += 1
+        return original(self, run, now=now)
+
+    monkeypatch.setattr(Reader, "_beating", beating)
+    for _ in range(3):
+        world.clock.advance(50)
+        for run in runs[silent:]:
+            world.beat_all(run)
+        world.tick(after_s=10)
+    assert sum(world.slot(run).incarnation == 2 for run in runs) == replaced
+    assert reads
+    assert max(reads.values()) <= silent * RUNS_AT_MOST
 
 
 def test_mass_silence_is_seen_while_it_begins() -> None:
