@@ -357,7 +357,7 @@ class Control:
             self._troubles += apply.troubles
 
     def _new_journal(self) -> Journal:
-        return Journal(self._stores.many, self._log)
+        return Journal(self._stores.many, self._log, self._meter)
 
     def _now(self) -> int:
         return int(self._parts.clock())

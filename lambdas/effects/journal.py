@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from lambdas.effects.log import Log
+from lambdas.effects.meter import Meter
 from spotproof.contract.items import History, Member
+from spotproof.contract.metrics import Metric
 from spotproof.errors import StoreError
 from spotproof.store.many import Many
 
@@ -18,11 +20,12 @@ PAGE: Final = 25  # of one request
 
 
 class Journal:
-    """Best effort: what is told is behind us, and a message that came again would not tell it again."""
+    """Best effort: what is told is behind us, and a message that came again would not tell it again. Losses count."""
 
-    def __init__(self, many: Many, log: Log) -> None:
+    def __init__(self, many: Many, log: Log, meter: Meter) -> None:
         self._many = many
         self._log = log
+        self._meter = meter
         self._notes: list[tuple[History, str]] = []
         self.entered: set[Member] = set()  # a launch that is settled in two steps enters its members once
 
@@ -46,4 +49,5 @@ class Journal:
         try:
             self._many.tell(notes)
         except StoreError as error:
+            self._meter.add(Metric.NOTES_LOST, len(notes))
             self._log.error("timeline not written", extra={"entries": len(notes), "why": str(error)})

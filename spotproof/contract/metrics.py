@@ -88,6 +88,7 @@ class Metric(StrEnum):
     IGNORED = "Ignored"
     MALFORMED = "Malformed"
     NOTIFICATIONS_LOST = "NotificationsLost"
+    NOTES_LOST = "NotesLost"
     NONFINITE_VALUES = "NonFiniteValues"
 
 
@@ -315,6 +316,12 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         unit=_C,
         section=Section.HYGIENE,
         says="messages to people that did not go out",
+    ),
+    MetricRow(
+        metric=Metric.NOTES_LOST,
+        unit=_C,
+        section=Section.HYGIENE,
+        says="entries of timelines that could not be written",
     ),
     MetricRow(
         metric=Metric.NONFINITE_VALUES,

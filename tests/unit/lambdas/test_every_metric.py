@@ -141,6 +141,7 @@ WRITTEN_BY: Final[Mapping[Metric, Scenario]] = {
     Metric.IGNORED: recovery,
     Metric.MALFORMED: malformed,
     Metric.NOTIFICATIONS_LOST: test_notify.test_a_notification_that_is_lost_is_counted,
+    Metric.NOTES_LOST: test_notify.test_entries_of_a_timeline_that_could_not_be_written_are_counted,
     Metric.NONFINITE_VALUES: trains_badly,
 }
 """The registry: a metric that is added to the table without a line here, or whose scenario does not write it, fails."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError
 
 from lambdas.effects.notify import Notices, Word
+from spotproof.contract.keys import Key
 from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Budgets
+from spotproof.errors import Unavailable
+from spotproof.store.table import BulkTable, Item
 from tests.fakes.control import World, notice, state
 from tests.fakes.ec2 import FakeSns
 
@@ -121,3 +125,27 @@ def test_a_notification_that_is_lost_is_counted() -> None:
     [node] = world.started()
     assert world.deliver(state(node, world.clock(), "terminated")) == {}
     assert world.meter.total(Metric.NOTIFICATIONS_LOST) == 1
+
+
+class Mute:
+    """A table that takes everything but notes of many items at once."""
+
+    def __init__(self, inner: BulkTable) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def put_many(self, items: Mapping[Key, Item]) -> None:
+        raise Unavailable(f"no answer: {len(items)} items")
+
+
+def test_entries_of_a_timeline_that_could_not_be_written_are_counted() -> None:
+    world = World()
+    [node] = world.started()
+    before = len(world.told())
+    control = world.make_control(cast("BulkTable", Mute(world.table)), world.ec2, world.ssm, world.sqs)
+    assert world.deliver(notice(node, world.clock()), control=control) == {}
+    assert len(world.told()) == before
+    assert world.meter.total(Metric.NOTES_LOST) > 3
+    assert world.slot().successor_instance is not None
