@@ -2,10 +2,11 @@
 
     python benchmarks/hot_path.py [--check] [--samples 9]
 
-An emulated account in a process of its own. Each sample is one bare call, then one interruption warning that goes
-the whole way through the handler: `handed over` is the time until our CreateFleet has left, `answered` until its answer
-is back. Both are warm. The bounds are for the emulator as it is: a fleet takes as long as three reads of DynamoDB.
-Shown beside it, and judged by nobody: the same with answers that take as long as we think AWS takes at least (5 ms for
+An emulated account in a process of its own. Each sample is one bare call, then one interruption warning, of a node that
+works and has committed, that goes the whole way through the handler: `handed over` is the time until our CreateFleet
+has left. Both are warm. The bound is for the emulator as it is: a fleet takes as long as two calls of DynamoDB there.
+Shown beside it, judged by nobody: `answered`, the time until EC2's answer is back, which is EC2's own time and comes
+on top of ours whatever we do; and both with answers that take as long as we think AWS takes at least (5 ms for
 DynamoDB, a second for a fleet: assumed, not measured). Import cost is CPU of a new process with all of
 its bytecode cached, each handler with the clients that it uses beside boto3 with the same clients, in turn. Only ratios
 are quoted.
@@ -33,16 +34,21 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from spotproof.cli import submit
-from spotproof.contract.items import NO_INSTANCE
+from spotproof.contract.items import NO_INSTANCE, Generation, Node, PointerItem, pointer_rank
 from spotproof.contract.runspec import Placement, Pools, RunSpec
 from spotproof.contract.settings import ControlSettings
+from spotproof.contract.states import NodePhase
 from spotproof.store.clients import Clients
 from spotproof.store.dynamo import DynamoTable
+from spotproof.store.members import Memberships
+from spotproof.store.nodes import Nodes
+from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
 from tests.fakes.control import ACCOUNT, IMAGE, REGION, notice
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MOST_OF_BARE, AIM_OF_BARE, MOST_OF_IMPORT, MOST_BYTES = 2.0, 1.3, 1.3, 1_500_000
+HANDED_OVER: Final = "handed over, times bare"
 WARM_UPS: Final = 3
 SERVER: Final = """
 import io, re, sys, time
@@ -217,7 +223,7 @@ def account(clients: Clients) -> tuple[ControlSettings, Placement]:
 
 
 def begun(control: Any, table: DynamoTable, placement: Placement) -> tuple[str, str]:
-    """A run with its node; returns instance and run."""
+    """A run whose node works and has committed; returns instance and run."""
     run = f"run-{uuid.uuid4().hex[:8]}"
     pools = Pools(types=("g5.xlarge", "g6.xlarge"))
     spec = RunSpec(run=run, image=IMAGE, command=("c",), pools=pools, placement=placement)
@@ -226,7 +232,23 @@ def begun(control: Any, table: DynamoTable, placement: Placement) -> tuple[str, 
         assert control.handle({"m": json.dumps({"repair": run})}, until=time.time() + 60) == {}
     slot = Slots(table).read(run, 0)
     assert slot is not None
-    return str(slot.successor_instance), run
+    instance, now = str(slot.successor_instance), int(time.time())
+    member = f"0:1:{instance}"
+    Memberships(table).seal(Generation(run=run, generation=1, members=(member,), sealed_at=now), pointer=None)
+    Slots(table).promote(run, 0, 1, instance=instance)
+    beat = Node(run=run, slot=0, incarnation=1, instance=instance, phase=NodePhase.TRAINING, beat_at=now, step=100)
+    Nodes(table).beat(beat)
+    committed = PointerItem(
+        run=run,
+        generation=1,
+        step=100,
+        rank=pointer_rank(1, 100),
+        manifest_key="runs/run/checkpoints/00000001-000000000100/manifest.json",
+        manifest_digest="0" * 64,
+        committed_at=now,
+    )
+    Pointers(table).rise(committed, own_generation=1)
+    return instance, run
 
 
 def last_request(table: DynamoTable, run: str) -> dict[str, Any]:
@@ -289,22 +311,22 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit 1 when a bound is broken")
     given = parser.parse_args()
     found = samples_of(given.samples, as_aws=False)
-    numbers: dict[str, float] = {
-        "handed over, times bare": found.ratio(found.handed_over),
-        "answered, times bare": found.ratio(found.answered),
-    }
+    numbers: dict[str, float] = {HANDED_OVER: found.ratio(found.handed_over)}
     numbers |= {f"import of {name}, times boto3": ratio for name, ratio in imports(max(3, given.samples // 2)).items()}
     slowed = samples_of(max(3, given.samples // 3), as_aws=True)
     size = bundle_bytes()
-    bounds = dict.fromkeys(numbers, MOST_OF_IMPORT) | dict.fromkeys(list(numbers)[:2], MOST_OF_BARE)
+    bounds = dict.fromkeys(numbers, MOST_OF_IMPORT) | {HANDED_OVER: MOST_OF_BARE}
     for what, count in numbers.items():
         print(f"{what:36} {count:6.2f}  {'ok' if count <= bounds[what] else 'BROKEN'}, bound {bounds[what]}")
+    answered = found.ratio(found.answered)
+    print(f"{'answered, times bare: not judged':36} {answered:6.2f}")
     assumed = f"{slowed.ratio(slowed.handed_over):.2f} and {slowed.ratio(slowed.answered):.2f}"
     print(f"with assumed latencies of AWS, not judged: handed over and answered {assumed}")
     print(f"{'bundle, bytes zipped':36} {size or 'not measured: run make setup'}  bound {MOST_BYTES:,}")
     broken = [what for what, count in numbers.items() if count > bounds[what]]
     broken += ["bundle"] if size is not None and size > MOST_BYTES else []
-    print(json.dumps({**{what: round(count, 3) for what, count in numbers.items()}, "bundle_bytes": size}))
+    shown = {what: round(count, 3) for what, count in {**numbers, "answered, not judged": answered}.items()}
+    print(json.dumps({**shown, "bundle_bytes": size}))
     sys.exit(1 if given.check and broken else 0)
 
 
