@@ -5,7 +5,7 @@
 
 The cost of a save is everything that the loop loses: the time that the call blocks, and the time by which the steps
 until the copy is over are longer than steps without a save. The loop is pinned to one core, copier and writers to the
-other. Samples are taken in turns within one process: memcpy, a stretch without a save, one stretch for each contender;
+other. For each contender, within one process: memcpys, stretches of steps with a save and without, in changing order;
 medians of the differences, ratios only. Whoever writes, writes to memory (/dev/shm): this is about the loop, not about
 disks. torch.save and dcp.save write before they return.
 """
@@ -15,33 +15,31 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint import state_dict_saver as dcp
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from spotproof.checkpoint.arena import Arena, create
-from spotproof.checkpoint.dcp import ImagePlan
-from spotproof.checkpoint.snapshot import Snapshotter
-from spotproof.contract.states import ArenaState
+from benchmarks.checkpointing.rivals import CONTENDERS, Absent, Save
 
 LIMIT = 1.15
 TENSORS = (48, 600, 5000)
 STRETCH = 3  # steps that may be longer because of the save
 STEP_WORK_S = 0.30  # of forward and backward
+WARM_UP = 20  # matrix products, by which a step's work is measured
 
 
 class Model(nn.Module):
@@ -68,9 +66,11 @@ class Loop:
         for parameter in self.model.parameters():
             parameter.grad = torch.full_like(parameter, 1e-3)
         self.optimizer.step()
-        begun = time.perf_counter()
+        self.rounds = WARM_UP
         self.forward_backward()
-        self.rounds = max(1, round(STEP_WORK_S / (time.perf_counter() - begun)))
+        begun = time.thread_time()  # of this thread alone: a busy machine must not make the steps short
+        self.forward_backward()
+        self.rounds = max(1, round(STEP_WORK_S * WARM_UP / (time.thread_time() - begun)))
 
     def forward_backward(self) -> None:
         for _ in range(self.rounds):
@@ -87,100 +87,6 @@ class Loop:
 
     def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-
-Save = Callable[[], Callable[[], None]]
-"""Begins a save; what it returns is called when the stretch is over, and waits."""
-
-
-@contextmanager
-def ours(loop: Loop, _: Path) -> Iterator[Save]:
-    """The snapshot of `run.boundary()`; the arena is freed as the uploader would, by hand."""
-    fds: list[int] = []
-
-    def provide(plan: ImagePlan) -> Sequence[int]:
-        fds.extend(create(plan.layout.image_bytes, name="bench") for _ in range(2))
-        return [os.dup(fd) for fd in fds]
-
-    with Snapshotter(loop.objects, provide=provide) as snapshotter:
-        running: list[Any] = []
-        hook = loop.optimizer.register_step_pre_hook(lambda *_: running[-1].gate() if running else None)
-
-        def save() -> Callable[[], None]:
-            copy = snapshotter.begin(step=1, generation=1, counters={}, then=lambda _: None)
-            assert copy is not None
-            running.append(copy)
-
-            def end() -> None:
-                running.clear()
-                assert snapshotter.finish(copy), copy.changed
-                with Arena(fds[copy.arena]) as arena:
-                    arena.move(ArenaState.UPLOADING)
-                    arena.move(ArenaState.FREE)
-
-            return end
-
-        yield save
-        hook.remove()
-    for fd in fds:
-        os.close(fd)
-
-
-@contextmanager
-def ours_blocking(loop: Loop, folder: Path) -> Iterator[Save]:
-    """The same, copied at once: what a flush does."""
-    with ours(loop, folder) as begin:
-
-        def save() -> Callable[[], None]:
-            end = begin()
-            end()
-            return lambda: None
-
-        yield save
-
-
-@contextmanager
-def torch_save(loop: Loop, folder: Path) -> Iterator[Save]:
-    """Writes before it returns."""
-
-    def save() -> Callable[[], None]:
-        torch.save(loop.state(), folder / "state.pt")
-        return lambda: None
-
-    yield save
-
-
-@contextmanager
-def dcp_save(loop: Loop, folder: Path) -> Iterator[Save]:
-    """Writes before it returns."""
-
-    def save() -> Callable[[], None]:
-        dcp.save(loop.state(), storage_writer=FileSystemWriter(folder / "dcp", overwrite=True), no_dist=True)
-        return lambda: None
-
-    yield save
-
-
-@contextmanager
-def dcp_async(loop: Loop, folder: Path) -> Iterator[Save]:
-    """Its default: a thread, and a copy that blocks."""
-
-    def save() -> Callable[[], None]:
-        future: Any = dcp.async_save(
-            loop.state(), storage_writer=FileSystemWriter(folder / "async", overwrite=True), no_dist=True
-        )
-        return future.result  # type: ignore[no-any-return]
-
-    yield save
-
-
-CONTENDERS: dict[str, Callable[[Loop, Path], Any]] = {
-    "spotproof": ours,
-    "spotproof, all at once": ours_blocking,
-    "dcp.async_save (thread)": dcp_async,
-    "dcp.save": dcp_save,
-    "torch.save": torch_save,
-}
 
 
 def memcpy_s(source: torch.Tensor, target: torch.Tensor) -> float:
@@ -208,61 +114,101 @@ def keep_others_away(cores: Sequence[int]) -> None:
     threading.Thread.start = started  # type: ignore[method-assign]
 
 
-def measure(tensors: int, state_bytes: int, repeats: int) -> dict[str, Any]:
+def sample(loop: Loop, save: Save, *, first: bool) -> float:
+    """Seconds that one save costs the loop: a stretch with it (it comes `first`) less a stretch without it."""
+    begun = time.perf_counter()
+    if not first:
+        loop.steps(STRETCH)
+    without = time.perf_counter() - begun
+    begun = time.perf_counter()
+    end = save()
+    loop.steps(STRETCH)
+    with_it = time.perf_counter() - begun
+    end()
+    begun = time.perf_counter()
+    if first:
+        loop.steps(STRETCH)
+        without = time.perf_counter() - begun
+    return with_it - without
+
+
+def keep_children_away(cores: Sequence[int]) -> None:
+    """A writer's process was made by a thread of the loop's core."""
+    for child in multiprocessing.active_children():
+        if child.pid is not None:
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(child.pid, {cores[-1]})
+
+
+def measure(tensors: int, asked: argparse.Namespace, cores: Sequence[int]) -> dict[str, Any]:
     """One table: the median cost of each contender's save, over the median memcpy."""
-    loop = Loop(Model(tensors, state_bytes))
+    loop = Loop(Model(tensors, asked.mib * 2**20))
     size = sum(t.numel() * t.element_size() for t in loop.model.parameters()) * 3
     source = torch.rand(size // 4).view(torch.uint8)
     target = torch.zeros_like(source)
-    costs: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    ratios: dict[str, float | str] = {}
     copies: list[float] = []
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="spotproof-bench-", dir=base))
     try:
         for name, make in CONTENDERS.items():
-            with make(loop, folder) as save:
-                save()()  # warm: layouts, pools, pages
-                loop.steps(1)
-                for _ in range(repeats):
-                    copies.append(memcpy_s(source, target))
-                    begun = time.perf_counter()
-                    loop.steps(STRETCH)
-                    without = time.perf_counter() - begun
-                    begun = time.perf_counter()
-                    end = save()
-                    loop.steps(STRETCH)
-                    costs[name].append(time.perf_counter() - begun - without)
-                    end()
+            if asked.only and name not in asked.only:
+                continue
+            try:
+                with make(loop, folder) as save:
+                    save()()  # warm: layouts, pools, pages, processes
+                    loop.steps(1)
+                    keep_children_away(cores)
+                    own = [memcpy_s(source, target) for _ in range(asked.repeats)]
+                    costs = [sample(loop, save, first=bool(turn % 2)) for turn in range(asked.repeats)]
+                    own += [memcpy_s(source, target) for _ in range(asked.repeats)]
+            except Absent as why:
+                ratios[name] = str(why)
+                continue
+            copies += own
+            ratios[name] = statistics.median(costs) / statistics.median(own)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    copy = statistics.median(copies)
-    return {
-        "tensors": tensors,
-        "bytes": size,
-        "memcpy_s": copy,
-        "ratio": {name: statistics.median(found) / copy for name, found in costs.items()},
-    }
+    return {"tensors": tensors, "bytes": size, "memcpy_s": statistics.median(copies), "ratio": ratios}
+
+
+def measured_apart(tensors: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """The table of a process of its own: what a rival leaves behind does not reach the next table."""
+    argv = [sys.executable, __file__, "--table", "--tensors", str(tensors), "--mib", str(asked.mib)]
+    argv += ["--repeats", str(asked.repeats), *(["--only", *asked.only] if asked.only else [])]
+    told = subprocess.run(argv, stdout=subprocess.PIPE, check=True, text=True).stdout
+    table: dict[str, Any] = json.loads(told.strip().splitlines()[-1])
+    return table
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mib", type=int, default=600, help="of state")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--tensors", type=int, nargs="+", default=TENSORS)
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="these contenders")
+    parser.add_argument("--small", action="store_true", help="sizes for a minute; the numbers mean little")
+    parser.add_argument("--table", action="store_true", help="one table, as JSON")
     parser.add_argument("--check", action="store_true", help=f"fail if ours costs more than {LIMIT} memcpy")
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    cores = sorted(os.sched_getaffinity(0))
-    pin(cores[0])
-    keep_others_away(cores)
-    tables = [measure(tensors, asked.mib * 2**20, asked.repeats) for tensors in TENSORS]
+    if asked.small:
+        asked.mib, asked.repeats = 100, 2
+    if asked.table:
+        torch.set_num_threads(1)
+        cores = sorted(os.sched_getaffinity(0))
+        pin(cores[0])
+        keep_others_away(cores)
+        print(json.dumps(measure(asked.tensors[0], asked, cores)))
+        return 0
+    tables = [measured_apart(tensors, asked) for tensors in asked.tensors]
     for table in tables:
         print(f"{table['tensors']} tensors, {table['bytes'] / 1e6:.0f} MB; a memcpy is 1.00")
         for name, ratio in table["ratio"].items():
-            print(f"  {name:<26} {ratio:8.2f}")
-    ours_ratio = {str(table["tensors"]): round(table["ratio"]["spotproof"], 2) for table in tables}
-    print(json.dumps({"stall over memcpy": ours_ratio, "limit": LIMIT}))
-    return int(asked.check and max(ours_ratio.values()) > LIMIT)
+            print(f"  {name:<28} {ratio if isinstance(ratio, str) else format(ratio, '8.2f')}")
+    found = {str(table["tensors"]): round(table["ratio"]["spotproof"], 2) for table in tables}
+    print(json.dumps({"stall over memcpy": found, "limit": LIMIT}))
+    return int(asked.check and max(found.values()) > LIMIT)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import io
 import mmap
 import pickle
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,12 +27,15 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Stora
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.tensor import DTensor
 
+from spotproof.checkpoint.chunks import MIB
 from spotproof.checkpoint.sharded import Gather, form_of
 from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry, image_name
 from spotproof.errors import BadManifest
 
 _MAP_NORESERVE: Final = 0x4000  # Linux; Python 3.11 has no name for it
 FRAME_ALIGN: Final = 64  # torch.save aligns payloads to 64 inside a frame: aligned frames make aligned payloads
+_CHUNK: Final = 8 * MIB  # the smallest; larger ones are multiples of it
+_STILL_FROM_BYTES: Final = 4 * _CHUNK  # for less than this the gap behind what stays still is too much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +69,21 @@ def plan_image(
     state_capacity: int,
     rank: int = 0,
     shared: Shared | None = None,
+    still: AbstractSet[str] = frozenset(),
 ) -> ImagePlan:
     """The plan for `tensors` and a state document of up to `state_capacity` bytes. Reads no value of any tensor.
 
     `shared`: what this rank has a part of only. Those parts come first in the image, so that the rest may change its
     form on one rank alone; `.metadata`, on rank 0, lists the parts of every rank.
+    `still`: what training does not change. It lies together and ends where a chunk does: its chunks are sent once.
     """
     wholes = {} if shared is None else shared.wholes
     stored: dict[str, Tensor] = {**tensors, STATE_KEY: torch.empty(state_capacity, dtype=torch.uint8)}
     planner = DefaultSavePlanner()
     planner.set_up_planner(_as_two_levels({**stored, **wholes}), is_coordinator=True)
     local = planner.create_local_plan()
-    items = sorted(local.items, key=lambda item: item.index.fqn not in wholes)
-    frames = _frames(items, stored)
+    items = sorted(local.items, key=lambda item: (item.index.fqn not in wholes, item.index.fqn not in still))
+    frames = _frames(items, stored, still)
     end = frames[-1].end
     layout = Layout(
         image_bytes=end, tensors=tuple(frame.entry for frame in frames), aliases=tuple(sorted(aliases.items()))
@@ -142,8 +148,13 @@ class Shared:
 def write_frames(plan: ImagePlan, image: memoryview) -> None:
     """Put every frame around the (still empty) payloads of `image`, which is zeroed memory of the image's size."""
     for frame in plan.frames:
-        image[frame.offset : frame.entry.offset] = frame.head
-        image[frame.end - len(frame.tail) : frame.end] = frame.tail
+        write_frame(frame, image)
+
+
+def write_frame(frame: Frame, image: memoryview) -> None:
+    """Put one frame around its payload."""
+    image[frame.offset : frame.entry.offset] = frame.head
+    image[frame.end - len(frame.tail) : frame.end] = frame.tail
 
 
 def payload_views(layout: Layout, image: Any) -> dict[str, Tensor]:  # Any: any writable buffer (an mmap)
@@ -155,10 +166,11 @@ def payload_views(layout: Layout, image: Any) -> dict[str, Tensor]:  # Any: any 
     whole = torch.frombuffer(image, dtype=torch.uint8) if layout.image_bytes else torch.empty(0, dtype=torch.uint8)
     if whole.numel() < layout.image_bytes:
         raise BadManifest(f"the image has {whole.numel()} bytes, its layout {layout.image_bytes}")
-    return {entry.key: _payload(entry, whole) for entry in layout.tensors}
+    return {entry.key: payload(entry, whole) for entry in layout.tensors}
 
 
-def _payload(entry: TensorEntry, whole: Tensor) -> Tensor:
+def payload(entry: TensorEntry, whole: Tensor) -> Tensor:
+    """One tensor as a view of `whole`, the bytes of its image. Raises BadManifest, as `payload_views`."""
     dtype = getattr(torch, entry.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise BadManifest(f"tensor {entry.key!r} has the unknown dtype {entry.dtype!r}")
@@ -178,11 +190,12 @@ def _as_two_levels(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]
     return tree
 
 
-def _aligned(offset: int) -> int:
+def aligned(offset: int) -> int:
+    """The next offset that a frame may begin at."""
     return -(-offset // FRAME_ALIGN) * FRAME_ALIGN
 
 
-def _frame(key: str, tensor: Tensor, *, at: int) -> Frame:
+def frame_around(key: str, tensor: Tensor, *, at: int) -> Frame:
     """The frame that `torch.save` writes around a contiguous CPU tensor of this shape and dtype."""
     stand_in = _untouched(tensor)
     sink = _GapRecorder()
@@ -246,11 +259,14 @@ class _GapRecorder(io.RawIOBase):
         return len(data)
 
 
-def _frames(items: Sequence[WriteItem], stored: Mapping[str, Tensor]) -> tuple[Frame, ...]:
+def _frames(items: Sequence[WriteItem], stored: Mapping[str, Tensor], still: AbstractSet[str]) -> tuple[Frame, ...]:
     frames: list[Frame] = []
     end = 0
     for item in items:
-        frame = _frame(item.index.fqn, stored[item.index.fqn], at=_aligned(end))
+        key = item.index.fqn
+        ends_still = frames and frames[-1].entry.key in still and key not in still and end >= _STILL_FROM_BYTES
+        at = -(-end // _CHUNK) * _CHUNK if ends_still else aligned(end)
+        frame = frame_around(key, stored[key], at=at)
         chunk = None if item.tensor_data is None else item.tensor_data.chunk
         if chunk is not None and item.tensor_data is not None and item.tensor_data.size != chunk.sizes:
             entry = replace(frame.entry, whole=tuple(item.tensor_data.size), at=tuple(chunk.offsets))
@@ -270,7 +286,7 @@ def _global_metadata(
         item.index: one.places[item.index] for one, plan in zip(in_order, plans, strict=True) for item in plan.items
     }
     _add_aliases(metadata, storage, aliases)
-    return _metadata_blob(metadata, storage)
+    return metadata_blob(metadata, storage)
 
 
 def _add_aliases(metadata: Metadata, storage: dict[MetadataIndex, _StorageInfo], aliases: Mapping[str, str]) -> None:
@@ -291,7 +307,7 @@ def renamed(index: MetadataIndex, fqn: str) -> MetadataIndex:
     return MetadataIndex(fqn, index.offset, index.index)
 
 
-def _metadata_blob(metadata: Metadata, storage: dict[MetadataIndex, _StorageInfo]) -> bytes:
+def metadata_blob(metadata: Metadata, storage: dict[MetadataIndex, _StorageInfo]) -> bytes:
     """The `.metadata` file as FileSystemWriter writes it, without what differs from save to save."""
     whole = replace(
         metadata,

@@ -57,6 +57,12 @@ def _frozen(thing: object) -> list[Tensor]:
     return [parameter for parameter in parameters if not parameter.requires_grad]
 
 
+def still(objects: Mapping[str, object], tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Keys of what nobody trains, as far as that can be seen: a frozen base model stays as it is for ever."""
+    pointers = {local_of(frozen).data_ptr() for thing in objects.values() for frozen in _frozen(thing)}
+    return frozenset(key for key, tensor in tensors.items() if tensor.numel() and tensor.data_ptr() in pointers)
+
+
 def _cannot_wait(optimizer: torch.optim.Optimizer) -> str:
     """Why this optimizer may change its state without `step` and its hooks; empty: it does not."""
     replaced = vars(optimizer).get("step")

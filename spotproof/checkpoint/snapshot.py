@@ -24,7 +24,7 @@ from torch import Tensor
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.dcp import ImagePlan, Peers, Shared, payload_views, plan_image, write_frames
 from spotproof.checkpoint.keeping import Keeper
-from spotproof.checkpoint.overlap import Behind, Copier, Copy, can_be_moved, cannot_rest, resting
+from spotproof.checkpoint.overlap import Behind, Copier, Copy, can_be_moved, cannot_rest, resting, still
 from spotproof.checkpoint.sharded import form_of, gathered, local_of
 from spotproof.checkpoint.state import Captured, capture
 from spotproof.contract.layout import STATE_KEY
@@ -221,6 +221,7 @@ class Snapshotter:
             state_capacity=capacity,
             rank=self._rank,
             shared=Shared(wholes=captured.wholes, peers=self._peers) if captured.wholes else None,
+            still=still(self._objects, captured.tensors),
         )
         fds = self._provide(plan)
         self.close()

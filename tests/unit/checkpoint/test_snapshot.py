@@ -170,3 +170,21 @@ def test_the_estimate_before_the_first_step_is_close_to_the_real_image() -> None
     training.step()
     real = store(training.objects).plan.layout.image_bytes
     assert real <= estimate.image_bytes <= real + 128 * 1024
+
+
+def test_what_nobody_trains_lies_together_and_ends_where_a_chunk_does() -> None:
+    chunk = 8 * 1024**2
+    base = [nn.Linear(1024, 1024, bias=False).requires_grad_(False) for _ in range(9)]
+    adapters = [nn.Linear(8, 8) for _ in base]
+    model = nn.Sequential(*(one for pair in zip(base, adapters, strict=True) for one in pair))
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
+    with snapshots({"model": model, "optimizer": optimizer}) as (snapshotter, memory):
+        snapshotter.save(step=1, generation=1, counters={})
+        before = memory.image()
+        memory.free()
+        for adapter in adapters:
+            adapter.weight.data.add_(1)
+        snapshotter.save(step=2, generation=1, counters={})
+        after = memory.image()
+    changed = [at for at in range(0, len(after), chunk) if before[at : at + chunk] != after[at : at + chunk]]
+    assert changed == [5 * chunk]  # 36 MiB are frozen: five chunks, the last with a gap behind them
