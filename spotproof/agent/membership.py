@@ -12,7 +12,6 @@ A node that finds itself in the newest membership (its agent was restarted) has 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -286,9 +285,8 @@ class Joiner:
         """The choice, made again if a newer checkpoint has appeared since, or the pointer has moved."""
         if self.patiently(lambda: fetcher.is_still_newest(fetched)):
             return fetched
-        if fetched is not None:
-            os.close(fetched.image_fd)
-        return self.patiently(fetcher.newest)
+        spare = [fetched]  # given back with the first look; what it has in common with the new one is not read again
+        return self.patiently(lambda: fetcher.newest(instead_of=spare.pop() if spare else None))
 
     def _seal(self, place: Place, fetcher: Fetcher, fetched: Fetched | None, *, is_bound: bool) -> None:
         """Seal the next generation. Before each try, after NEWEST was read, the slot is looked at again: a successor

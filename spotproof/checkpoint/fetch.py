@@ -6,28 +6,22 @@ back over; a service that does not answer is not damage and is raised.
 
 from __future__ import annotations
 
-import mmap
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 
-from spotproof.checkpoint.arena import sealed_memory
-from spotproof.checkpoint.chunks import digest, placed
+from spotproof.checkpoint.chunks import digest
 from spotproof.checkpoint.commit import assemble, put_manifest
+from spotproof.checkpoint.images import THREADS, ImageRead, Images, ReadChunk
 from spotproof.checkpoint.localcopy import LocalCopies, Staged
-from spotproof.contract import layout, s3keys
+from spotproof.checkpoint.meter import Meter
+from spotproof.contract import s3keys
 from spotproof.contract.items import PointerItem, Quarantine
-from spotproof.contract.manifest import Chunk, File, Manifest, Part, decode_manifest, decode_part
+from spotproof.contract.manifest import Chunk, Manifest, Part, decode_manifest, decode_part
 from spotproof.errors import BadManifest, Damaged, MismatchedState, Missing, NoLoadableCheckpoint
 from spotproof.plan.candidates import Candidate, Order, Ranked, Source
 from spotproof.store.starts import Stores, ranked
-
-ReadChunk = Callable[[Chunk], bytes]
-"""The chunk's bytes, which have its digest. Raises Damaged or Missing."""
 
 _REASON_CHARACTERS = 300
 
@@ -47,6 +41,7 @@ class Fetched:
     pointer: PointerItem | None
     skipped: tuple[str, ...]
     seconds: float
+    kept_bytes: int = 0  # of the image that had been read before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +62,34 @@ class Fetcher:
         clock: Callable[[], float],
         rank: int = 0,
         local: LocalCopies | None = None,
-        threads: int = 8,
+        threads: int = THREADS,
+        meter: Meter | None = None,
     ) -> None:
         self._stores = stores
         self._run = run
         self._clock = clock
         self._rank = rank
         self._local = local
-        self._threads = threads
+        self._images = Images(threads=threads, meter=meter or Meter())
 
-    def newest(self) -> Fetched | None:
+    def newest(self, *, instead_of: Fetched | None = None) -> Fetched | None:
         """The newest whole checkpoint, verified; None if the run never had one: it starts at step 0.
+
+        `instead_of` is an earlier answer that nobody has used: its image is given back, and what the new one has in
+        common with it is not read again.
 
         Raises:
             NoLoadableCheckpoint: the run has checkpoints and none of them is whole; every reason is in the message.
             Unavailable, Denied: the bucket or the table does not answer.
         """
+        if instead_of is not None:
+            self._images.give_back(instead_of.image_fd, instead_of.part.image)
+        try:
+            return self._newest()
+        finally:
+            self._images.close()
+
+    def _newest(self) -> Fetched | None:
         began_at = time.monotonic()
         pointer = self._stores.pointers.read(self._run)
         ranked = self._rank_all(pointer)
@@ -90,23 +97,11 @@ class Fetcher:
         for candidate in ranked.candidates:
             try:
                 described = self._describe(candidate, pointer)
-                read = self._reader(candidate)
-                layout_bytes, image_fd = self._read(described.part, read)
+                image = self._images.read(described.part, self._reader(candidate))
             except (BadManifest, Damaged, Missing) as error:
                 skipped.append(self._quarantine(candidate, error))
                 continue
-            return Fetched(
-                order=candidate.order,
-                source=candidate.source,
-                part=described.part,
-                manifest=described.manifest,
-                manifest_digest=described.manifest_digest,
-                image_fd=image_fd,
-                layout=layout_bytes,
-                pointer=pointer,
-                skipped=tuple(skipped),
-                seconds=time.monotonic() - began_at,
-            )
+            return _fetched(candidate, described, image, pointer, skipped=skipped, began_at=began_at)
         if ranked.had_checkpoint:
             raise NoLoadableCheckpoint(
                 f"run {self._run} has checkpoints but none can be loaded: {'; '.join(skipped) or 'all are gone'}",
@@ -114,10 +109,11 @@ class Fetcher:
             )
         return None
 
-    def exact(self, order: Order, rank: int, *, is_committed: bool = True) -> Fetched:
+    def exact(self, order: Order, rank: int, *, is_committed: bool = True, any_world: bool = False) -> Fetched:
         """The image of `rank` in the checkpoint that a membership begins with, verified; chunks that this node's disk
         has come from there. Every rank reads the same checkpoint, so another one is no answer. Where it is not
-        committed, the rank's part is on this disk, or in the bucket without a manifest.
+        committed, the rank's part is on this disk, or in the bucket without a manifest. `any_world`: a rank that the
+        checkpoint's world did not have gets the part of another one; what is replicated is the same in all of them.
 
         Raises:
             Damaged, Missing, BadManifest: it is not whole; it is quarantined, and another one has to be chosen.
@@ -127,26 +123,19 @@ class Fetcher:
         pointer = self._stores.pointers.read(self._run)
         candidate = Candidate(order=order, source=Source.MANIFEST if is_committed else Source.PARTS)
         try:
+            if any_world:
+                rank %= self._world(candidate, pointer)
             if is_committed:
                 described = self._of_rank(candidate, pointer, rank)
             else:
                 described = _Described(part=self._loose_part(order, rank), manifest=None, manifest_digest="")
-            layout_bytes, image_fd = self._read(described.part, self._nearest_reader(order, rank))
+            image = self._images.read(described.part, self._nearest_reader(order, rank))
         except (BadManifest, Damaged, Missing) as error:
             self._quarantine(candidate, error)
             raise
-        return Fetched(
-            order=order,
-            source=candidate.source,
-            part=described.part,
-            manifest=described.manifest,
-            manifest_digest=described.manifest_digest,
-            image_fd=image_fd,
-            layout=layout_bytes,
-            pointer=pointer,
-            skipped=(),
-            seconds=time.monotonic() - began_at,
-        )
+        finally:
+            self._images.close()
+        return _fetched(candidate, described, image, pointer, skipped=(), began_at=began_at)
 
     def ahead(self, rank: int) -> Fetched | None:
         """The newest commit's image of `rank`, read while there is time; None where that is not to be had."""
@@ -164,6 +153,13 @@ class Fetcher:
         self._check_against_part(part, candidate, pointer)
         return _Described(part=part, manifest=manifest, manifest_digest=found)
 
+    def _world(self, candidate: Candidate, pointer: PointerItem | None) -> int:
+        if candidate.source is Source.MANIFEST:
+            return self._manifest(candidate, pointer)[0].world
+        copies = (copy for copy in (self._local.find() if self._local else ()) if copy.order == candidate.order)
+        copy = next(copies, None)
+        return (self._loose_part(candidate.order, 0) if copy is None else copy.part()).world
+
     def _loose_part(self, order: Order, rank: int) -> Part:
         for copy in self._local.find() if self._local else ():
             if (copy.order, copy.rank) == (order, rank):
@@ -176,11 +172,11 @@ class Fetcher:
             return self._read_blob
         local = self._local.reader(order, rank)
 
-        def read(chunk: Chunk) -> bytes:
+        def read(chunk: Chunk, target: memoryview) -> None:
             try:
-                return local(chunk)
+                local(chunk, target)
             except (KeyError, Damaged):  # not in that copy, or it has gone bad: the bucket has it too
-                return self._read_blob(chunk)
+                self._read_blob(chunk, target)
 
         return read
 
@@ -271,39 +267,13 @@ class Fetcher:
             return self._local.reader(candidate.order, self._rank)
         return self._read_blob
 
-    def _read_blob(self, chunk: Chunk) -> bytes:
+    def _read_blob(self, chunk: Chunk, target: memoryview) -> None:
         """A quarantine is for ever, so bytes that are wrong are read once more: they may be so only on the way."""
         key = s3keys.blob(self._run, chunk.digest)
         try:
-            return self._stores.objects.get(key, digest=chunk.digest)
+            self._stores.objects.get_into(key, target, digest=chunk.digest)
         except Damaged:
-            return self._stores.objects.get(key, digest=chunk.digest)
-
-    def _read(self, part: Part, read: ReadChunk) -> tuple[bytes, int]:
-        """(layout, memfd with the image). The memfd is closed if anything fails."""
-        layout_bytes = b"".join(read(chunk) for chunk in part.layout.chunks)
-        expected = layout.decode(layout_bytes).image_bytes
-        if expected != part.image.bytes:
-            raise Damaged(f"the image has {part.image.bytes} bytes, its layout says {expected}")
-        with ExitStack() as on_failure:
-            image_fd = sealed_memory(part.image.bytes, name=f"restore-{part.step}")
-            on_failure.callback(os.close, image_fd)
-            with mmap.mmap(image_fd, part.image.bytes) as image:
-                self._fill(image, part.image, read)
-            on_failure.pop_all()
-        return layout_bytes, image_fd
-
-    def _fill(self, image: mmap.mmap, file: File, read: ReadChunk) -> None:
-        def place(where: tuple[int, Chunk]) -> None:
-            offset, chunk = where
-            data = read(chunk)
-            if len(data) != chunk.bytes:
-                raise Damaged(f"chunk {chunk.digest[:16]} has {len(data)} bytes, the manifest says {chunk.bytes}")
-            image[offset : offset + chunk.bytes] = data
-
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="fetch") as pool:
-            for _ in pool.map(place, placed(file)):
-                pass
+            self._stores.objects.get_into(key, target, digest=chunk.digest)
 
     def _quarantine(self, candidate: Candidate, error: Exception) -> str:
         """Record that the checkpoint is damaged; returns the text for people. A staged copy is only passed over."""
@@ -314,6 +284,30 @@ class Fetcher:
                 Quarantine(run=self._run, generation=generation, step=step, reason=reason, found_at=int(self._clock()))
             )
         return f"generation {generation} step {step}: {reason}"
+
+
+def _fetched(
+    candidate: Candidate,
+    described: _Described,
+    image: ImageRead,
+    pointer: PointerItem | None,
+    *,
+    skipped: Sequence[str],
+    began_at: float,
+) -> Fetched:
+    return Fetched(
+        order=candidate.order,
+        source=candidate.source,
+        part=described.part,
+        manifest=described.manifest,
+        manifest_digest=described.manifest_digest,
+        image_fd=image.fd,
+        layout=image.layout,
+        pointer=pointer,
+        skipped=tuple(skipped),
+        seconds=time.monotonic() - began_at,
+        kept_bytes=image.kept_bytes,
+    )
 
 
 def part_of(manifest: Manifest, rank: int) -> Part:

@@ -82,8 +82,11 @@ class LocalCopies:
         ]
         return sorted(copies, key=lambda copy: copy.order, reverse=True)
 
-    def reader(self, order: tuple[int, int], rank: int) -> Callable[[Chunk], bytes]:
-        """Reads chunks of one copy by their digest; each read is checked. Raises Missing if there is no such copy."""
+    def reader(self, order: tuple[int, int], rank: int) -> Callable[[Chunk, memoryview], None]:
+        """Reads chunks of one copy by their digest into memory of their size; each read is checked.
+
+        Raises Missing if there is no such copy.
+        """
         copy = next((one for one in self.find() if one.order == order and one.rank == rank), None)
         if copy is None:
             raise Missing(f"no local copy of {order} in {self._folder}")
@@ -94,7 +97,7 @@ class LocalCopies:
             if file is not None
             for offset, chunk in placed(file)
         }
-        return lambda chunk: _read_chunk(*places[chunk.digest], chunk)
+        return lambda chunk, target: _read_chunk(*places[chunk.digest], chunk, target)
 
     def clean(self) -> None:
         """Remove what a killed process left half-written. Only one process may stage while this runs."""
@@ -143,16 +146,17 @@ class LocalCopies:
         return shutil.disk_usage(existing).free
 
 
-def _read_chunk(path: Path, offset: int, chunk: Chunk) -> bytes:
+def _read_chunk(path: Path, offset: int, chunk: Chunk, target: memoryview) -> None:
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             file.seek(offset)
-            data = file.read(chunk.bytes)
+            rest = target
+            while rest and (count := file.readinto(rest)):
+                rest = rest[count:]
     except OSError as error:  # a disk that fails is one copy less, not a run that cannot start
         raise Damaged(f"{path}: {error.strerror}") from error
-    if digest(data) != chunk.digest:
+    if rest or digest(target) != chunk.digest:
         raise Damaged(f"{path}: bytes {offset} to {offset + chunk.bytes} are not those that were written")
-    return data
 
 
 def _write(path: Path, content: bytes | memoryview) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from spotproof.errors import Missing, StoreError, Unavailable
 from spotproof.store.digest import digest_of
-from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked
+from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked, other_size
 
 __all__ = ["LEFT_BEHIND_S", "FolderObjects"]
 
@@ -58,13 +58,28 @@ class FolderObjects:
         """See `Objects`."""
         return checked(key, self.read(key, until=until), digest=digest)
 
+    def get_into(self, key: str, target: memoryview, *, digest: str, until: float = NO_DEADLINE) -> None:  # noqa: ARG002
+        """See `Objects`."""
+        path = self._path(key)
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != len(target):
+                    raise other_size(key, size, len(target))
+                rest = target
+                while rest and (count := file.readinto(rest)):
+                    rest = rest[count:]
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise _missing(path) from error
+        checked(key, target, digest=digest)
+
     def read(self, key: str, *, until: float = NO_DEADLINE) -> bytes:  # noqa: ARG002
         """See `Objects`."""
         path = self._path(key)
         try:
             return path.read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise Missing(f"{path}: no such object", next_step="check the folder") from error
+            raise _missing(path) from error
 
     def head(self, key: str, *, until: float = NO_DEADLINE) -> ObjectInfo | None:  # noqa: ARG002
         """See `Objects`."""
@@ -109,6 +124,10 @@ class FolderObjects:
         if not all(parts) or any(part.startswith(".") for part in parts):
             raise StoreError(f"{key!r} is no object key", next_step="report it: keys come from the contract")
         return self._root.joinpath(*parts)
+
+
+def _missing(path: Path) -> Missing:
+    return Missing(f"{path}: no such object", next_step="check the folder")
 
 
 def _failure(path: Path, error: OSError) -> StoreError:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from spotproof.errors import Damaged
 from spotproof.store.digest import digest_of
@@ -21,6 +21,8 @@ NO_DEADLINE: Final = math.inf
 
 Buffer = bytes | bytearray | memoryview
 """What can be stored. The caller does not change it until the call returns."""
+
+AnyBuffer = TypeVar("AnyBuffer", bytes, memoryview)
 
 
 class PutOutcome(StrEnum):
@@ -56,6 +58,12 @@ class Objects(Protocol):
     def get(self, key: str, *, digest: str, until: float = NO_DEADLINE) -> bytes:
         """Return the object's bytes. Raises Damaged if they do not have this digest, Missing if there is none."""
 
+    def get_into(self, key: str, target: memoryview, *, digest: str, until: float = NO_DEADLINE) -> None:
+        """Read the object into `target`, which has its size, without a copy on the way, and check it there.
+
+        Raises Damaged if the size or the digest is another one, Missing if there is none; `target` is then anything.
+        """
+
     def read(self, key: str, *, until: float = NO_DEADLINE) -> bytes:
         """Return the object's bytes where no digest is known beforehand: a manifest or part found by listing.
 
@@ -69,7 +77,7 @@ class Objects(Protocol):
         """Yield every object whose key begins with `prefix`, in the order of keys (UTF-8 bytes), page by page."""
 
 
-def checked(key: str, data: bytes, *, digest: str) -> bytes:
+def checked(key: str, data: AnyBuffer, *, digest: str) -> AnyBuffer:
     """Return `data` if it has the digest. Raises Damaged."""
     found = digest_of(data)
     if found != digest:
@@ -78,3 +86,8 @@ def checked(key: str, data: bytes, *, digest: str) -> bytes:
             next_step="use an older checkpoint; spotproof does so by itself and quarantines this one",
         )
     return data
+
+
+def other_size(key: str, found: int, promised: int) -> Damaged:
+    """The error for an object of another size than its manifest says."""
+    return Damaged(f"{key}: {found} bytes, promised were {promised}", next_step="use an older checkpoint")

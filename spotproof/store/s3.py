@@ -13,7 +13,8 @@ from typing import Any, Final
 from spotproof.errors import Damaged, Missing, Unavailable
 from spotproof.store.awserrors import Failure, aws_failures, kind_of
 from spotproof.store.digest import digest_of
-from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked
+from spotproof.store.objects import NO_DEADLINE, Buffer, ObjectInfo, PutOutcome, checked, other_size
+from spotproof.store.pouring import poured
 from spotproof.store.retry import Patience
 from spotproof.store.sender import Sender
 
@@ -78,6 +79,19 @@ class S3Objects:
         """See `Objects`."""
         data, _ = self._fetch(key, until=until)
         return checked(key, data, digest=digest)
+
+    def get_into(self, key: str, target: memoryview, *, digest: str, until: float = NO_DEADLINE) -> None:
+        """See `Objects`. The digest is checked and not the checksum: it tells as much, and each costs a pass."""
+
+        def attempt() -> None:
+            answer = self._client.get_object(Bucket=self._bucket, Key=key)
+            if answer["ContentLength"] != len(target):
+                answer["Body"].close()
+                raise other_size(key, answer["ContentLength"], len(target))
+            poured(answer["Body"], target, url=f"s3://{self._bucket}/{key}")
+
+        self._patience.call(attempt, doing=self._doing("get", key), until=until)
+        checked(key, target, digest=digest)
 
     def read(self, key: str, *, until: float = NO_DEADLINE) -> bytes:
         """See `Objects`."""

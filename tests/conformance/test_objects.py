@@ -24,6 +24,9 @@ def test_what_was_put_comes_back(objects: Objects, run: str, data: bytes) -> Non
     objects.put(key, data, digest=digest_of(data))
     assert objects.get(key, digest=digest_of(data)) == data
     assert objects.read(key) == data
+    target = bytearray(len(data))
+    objects.get_into(key, memoryview(target), digest=digest_of(data))
+    assert target == data
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
@@ -55,11 +58,17 @@ def test_bytes_without_the_promised_digest_are_damaged(objects: Objects, run: st
     objects.put(key, torn, digest=digest_of(torn))
     with pytest.raises(Damaged, match=key):
         objects.get(key, digest=digest_of(BINARY))
+    for size in (len(BINARY), len(torn), 0):
+        with pytest.raises(Damaged, match=key):
+            objects.get_into(key, memoryview(bytearray(size)), digest=digest_of(BINARY))
+    objects.get_into(key, memoryview(bytearray(len(torn))), digest=digest_of(torn))  # the connections are whole
 
 
 def test_what_is_not_there_is_missing(objects: Objects, run: str) -> None:
     with pytest.raises(Missing, match="nothing"):
         objects.get(f"runs/{run}/nothing", digest=digest_of(b""))
+    with pytest.raises(Missing, match="nothing"):
+        objects.get_into(f"runs/{run}/nothing", memoryview(bytearray(1)), digest=digest_of(b""))
     with pytest.raises(Missing):
         objects.read(f"runs/{run}/nothing")
     assert objects.head(f"runs/{run}/nothing") is None

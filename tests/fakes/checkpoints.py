@@ -54,6 +54,9 @@ class FailingObjects:
     def get(self, key: str, *, digest: str, until: float = NO_DEADLINE) -> bytes:
         return self.inner.get(key, digest=digest, until=until)
 
+    def get_into(self, key: str, target: memoryview, *, digest: str, until: float = NO_DEADLINE) -> None:
+        self.inner.get_into(key, target, digest=digest, until=until)
+
     def read(self, key: str, *, until: float = NO_DEADLINE) -> bytes:
         return self.inner.read(key, until=until)
 

@@ -347,8 +347,8 @@ class SealsFirst:
     def __init__(self, seal: Callable[[], object], fetcher: Fetcher) -> None:
         self.seal, self.fetcher = seal, fetcher
 
-    def newest(self) -> Fetched | None:
-        return self.fetcher.newest()
+    def newest(self, *, instead_of: Fetched | None = None) -> Fetched | None:
+        return self.fetcher.newest(instead_of=instead_of)
 
     def is_still_newest(self, fetched: Fetched | None) -> bool:
         self.seal()
@@ -364,7 +364,7 @@ def test_a_pointer_that_moves_before_the_seal_is_chosen_again(world: World) -> N
     class Racing(Fetcher):
         """The holder commits once between the choice and the seal; its checkpoint is taken away again afterwards."""
 
-        def newest(self) -> None:
+        def newest(self, *, instead_of: Fetched | None = None) -> None:
             looks.append(len(looks))
             if len(looks) == 1:
                 pointer = PointerItem(
@@ -404,8 +404,8 @@ def test_a_flush_whose_pointer_did_not_rise_is_found_by_a_successor_that_had_rea
     class ReadsAhead(Fetcher):
         """After the first choice the holder flushes; the table does not take its pointer."""
 
-        def newest(self) -> Fetched | None:
-            fetched = super().newest()
+        def newest(self, *, instead_of: Fetched | None = None) -> Fetched | None:
+            fetched = super().newest(instead_of=instead_of)
             begun.append(None if fetched is None else fetched.order[1])
             if len(begun) == 1:
                 content = content_of(image_of(7))

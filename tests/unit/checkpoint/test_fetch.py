@@ -51,10 +51,10 @@ def test_the_newest_comes_back_byte_for_byte_with_layout_and_receipt(rig: Rig) -
 def test_a_service_that_does_not_answer_is_not_damage(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.commit(3, image_of(3))
 
-    def silent(key: str, **_: object) -> bytes:
+    def silent(key: str, target: memoryview, **_: object) -> None:
         raise Unavailable(f"{key}: told to be silent")
 
-    monkeypatch.setattr(rig.objects, "get", silent)
+    monkeypatch.setattr(rig.objects, "get_into", silent)
     with pytest.raises(Unavailable):
         rig.fetcher().newest()
     assert rig.stores.checkpoints.quarantined(RUN) == frozenset()
@@ -145,15 +145,15 @@ def test_bytes_that_were_damaged_on_the_way_are_read_once_more_before_a_checkpoi
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.commit(5, image_of(5))
-    whole, seen = rig.objects.get, set[str]()
+    whole, seen = rig.objects.get_into, set[str]()
 
-    def get(key: str, *, digest: str, until: float = NO_DEADLINE) -> bytes:
-        if "/blobs/" in key and key not in seen:
+    def get_into(key: str, target: memoryview, *, digest: str, until: float = NO_DEADLINE) -> None:
+        if key not in seen:
             seen.add(key)
             raise Damaged(f"{key}: a bit was flipped")
-        return whole(key, digest=digest, until=until)
+        whole(key, target, digest=digest, until=until)
 
-    monkeypatch.setattr(rig.objects, "get", get)
+    monkeypatch.setattr(rig.objects, "get_into", get_into)
     fetched = newest(rig)
     assert bytes_of(fetched) == image_of(5)
     assert rig.stores.checkpoints.quarantined(RUN) == frozenset()
@@ -211,3 +211,65 @@ def test_a_layout_that_does_not_fit_its_image_is_damage(rig: Rig) -> None:
     rig.committer().commit(part, bad, kind=save_of(4).kind)
     with pytest.raises(NoLoadableCheckpoint, match="its layout says 5"):
         rig.fetcher().newest()
+
+
+def shared_image(step: int) -> bytes:
+    """Three chunks that every step has, and one of its own."""
+    return b"a" * 1000 + b"b" * 1000 + b"c" * 1000 + step.to_bytes(4, "big") * 125
+
+
+class Counting:
+    """Counts the chunks that are read."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read: list[str] = []
+        whole = rig.objects.get_into
+
+        def get_into(key: str, target: memoryview, *, digest: str, until: float = NO_DEADLINE) -> None:
+            self.read.append(key)
+            whole(key, target, digest=digest, until=until)
+
+        monkeypatch.setattr(rig.objects, "get_into", get_into)
+
+    def taken(self) -> int:
+        count, self.read = len(self.read), []
+        return count
+
+
+def test_what_a_newer_choice_has_in_common_with_the_one_before_is_not_read_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.commit(5, shared_image(5))
+    fetcher, counting = rig.fetcher(), Counting(rig, monkeypatch)
+    first = fetcher.newest()
+    assert counting.taken() == 5  # with the layout
+    rig.commit(6, shared_image(6))
+    second = fetcher.newest(instead_of=first)
+    assert second is not None
+    assert counting.taken() == 2
+    assert second.kept_bytes == 3000
+    assert bytes_of(second) == shared_image(6)
+    assert images_in_memory() == 0
+
+
+def test_a_walk_back_reads_only_what_the_damaged_one_did_not_have(rig: Rig) -> None:
+    rig.commit(5, shared_image(5))
+    rig.commit(6, shared_image(6))
+    rig.blob_paths(6)[3].unlink()
+    fetched = rig.fetcher().newest()
+    assert fetched is not None
+    assert fetched.order == (1, 5)
+    assert fetched.kept_bytes > 0
+    assert bytes_of(fetched) == shared_image(5)
+
+
+def test_an_image_of_another_size_is_not_reused(rig: Rig) -> None:
+    rig.commit(5, image_of(5))
+    fetcher = rig.fetcher()
+    first = fetcher.newest()
+    rig.commit(6, image_of(6, 2500))
+    second = fetcher.newest(instead_of=first)
+    assert second is not None
+    assert second.kept_bytes == 0
+    assert bytes_of(second) == image_of(6, 2500)
+    assert images_in_memory() == 0

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 TORCH_FREE = (
-    "arena", "channel", "chunks", "commit", "export", "fetch", "inventory", "jobs", "localcopy", "memcopy",
+    "arena", "channel", "chunks", "commit", "export", "fetch", "images", "inventory", "jobs", "localcopy", "memcopy",
+    "meter",
     "pull", "tagged", "uploader", "uploads",
 )  # fmt: skip
 
