@@ -82,6 +82,11 @@ def restore(
     return Restored(step=step, counters=counters, conversions=tuple(source.conversions))
 
 
+def value_of(node: Json, path: str, tensors: Mapping[str, Tensor]) -> object:
+    """The value that `node` stands for, with what it refers to in `tensors`. Raises BadManifest."""
+    return _Source(tensors=tensors, may_convert=frozenset()).decode(node, path)
+
+
 def counters_of(image: Any, layout: Layout) -> dict[str, object]:  # Any: a writable buffer
     """The run's own counters in `image`, without touching any object: where to go on is known before the restore."""
     source = _Source(tensors=payload_views(layout, image), may_convert=frozenset())
