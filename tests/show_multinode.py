@@ -99,6 +99,8 @@ def pages() -> str:
 
 def submitted() -> str:
     passed = passed_tests("m8-submitted", "test_", where=("tests/lab/test_submitted.py",))
+    if absent := [model for model in MODELS if not any(f"uninterrupted_one[{model}" in name for name in passed)]:
+        raise Failed(f"no passing test of a submitted run under {', '.join(absent)}")
     argv = [sys.executable, "-m", "rehearsal", "--scenario", "many-nodes"]
     played = must_pass("m8-rehearsal", argv, limit_s=900).output.strip().splitlines()[-1]
     return f"{len(passed)} runs of agents and torchrun by hand; rehearsal: {played}"

@@ -39,6 +39,7 @@ class Plan:
     kill_at: int = 0  # SIGKILL of this process inside this step, once
     hold_at: int = 0  # wait here until a notice is heard
     raise_at: int = 0
+    is_sharded: bool = False  # FSDP2 instead of DDP, where there are several ranks
 
 
 class Toy:

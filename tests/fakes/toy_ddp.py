@@ -1,10 +1,12 @@
 """The toy with several ranks: `torchrun -m tests.fakes.toy_ddp PLAN` (settings as JSON, as in `tests.fakes.toy`).
 
-Each rank has its own noise (dropout) and its own samples; every step of every rank is a line of the log.
+Each rank has its own noise (dropout) and its own samples; every step of every rank is a line of the log, and what it
+holds at the end lies beside it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -16,6 +18,9 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -42,7 +47,7 @@ def train(plan: Plan, opened: AbstractContextManager[Any]) -> None:
     """Train with whatever ranks there are."""
     rank = dist.get_rank()
     toy = Toy(plan)
-    model = DistributedDataParallel(toy.model, find_unused_parameters=True)
+    model = sharded(toy) if plan.is_sharded else DistributedDataParallel(toy.model, find_unused_parameters=True)
     sampler: Any = DistributedSampler(toy.loader.dataset, shuffle=True, seed=3)
     loader = DataLoader(toy.loader.dataset, batch_size=plan.batch, sampler=sampler)
     torch.manual_seed(100 + rank)
@@ -63,6 +68,24 @@ def train(plan: Plan, opened: AbstractContextManager[Any]) -> None:
             if step == plan.raise_at and rank == 0:
                 raise RuntimeError("told to fail")
             time.sleep(plan.delay_s)
+    Path(f"{plan.log}.state-{rank}").write_text(digest(toy.model, toy.optimizer))
+
+
+def sharded(toy: Toy) -> nn.Module:
+    """Every rank keeps a part of each parameter, and of what the optimizer keeps for it."""
+    fully_shard(toy.model)
+    toy.optimizer = torch.optim.AdamW(toy.model.parameters(), lr=1e-2)
+    toy.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(toy.optimizer, 100)
+    return toy.model
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of all that this rank holds."""
+    tensors = list(model.state_dict().values())
+    for state in optimizer.state_dict()["state"].values():
+        tensors += state.values()
+    own = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in own)).hexdigest()
 
 
 def main() -> None:

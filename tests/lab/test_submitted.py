@@ -45,15 +45,23 @@ def curve(log: Path) -> dict[tuple[int, int], tuple[str, list[int]]]:
     return found
 
 
+def states(log: Path) -> list[str]:
+    """What each rank held at the end."""
+    return [path.read_text() for path in sorted(log.parent.glob(f"{log.name}.state-*"))]
+
+
 def uninterrupted(plan: Plan, ranks: int) -> None:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run([*argv, "-m", "tests.fakes.toy_ddp", as_argument(plan)], check=True, env=environ, timeout=180)
 
 
-def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(region: Region, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp2"])
+def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(
+    region: Region, tmp_path: Path, is_sharded: bool
+) -> None:
     log = tmp_path / "log.jsonl"
-    region.submit(Plan(log=str(log), steps=60, delay_s=0.08), slots=3, every_steps=10)
+    region.submit(Plan(log=str(log), steps=60, delay_s=0.08, is_sharded=is_sharded), slots=3, every_steps=10)
     region.until(lambda: newest(log) >= 12, "training")
     first = region.machines[0]  # rank 0: nobody is special
     region.interrupt(0)
@@ -79,8 +87,10 @@ def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(re
         assert machine.trainer.wait(60) == 0
     assert region.generation() == 3
     reference = tmp_path / "reference.jsonl"
-    uninterrupted(Plan(log=str(reference), steps=60, tracked=False), 3)
+    uninterrupted(Plan(log=str(reference), steps=60, tracked=False, is_sharded=is_sharded), 3)
     assert curve(log) == curve(reference)
+    assert states(log) == states(reference)
+    assert len(states(log)) == 3
 
 
 def test_a_training_that_always_fails_ends_by_its_budget_on_every_node(region: Region, tmp_path: Path) -> None:
