@@ -31,6 +31,7 @@ from spotproof.contract.exits import ExitCode
 from spotproof.contract.protocol import Finished, Notice, Progress
 from spotproof.contract.states import FlushOutcome, SaveKind
 from spotproof.data.dataset import Feed, position_of
+from spotproof.data.worldwide import reseed
 from spotproof.errors import (
     ArenaRefused,
     BadSettings,
@@ -70,8 +71,8 @@ class Run:
         self._next_epoch = 0
         self._loss: float | torch.Tensor | None = None
         self._is_accumulating = False
-        self._has_begun = False
-        self._has_stepped = False
+        self._has_begun = self._has_stepped = False
+        self.loss_weight = 1.0  # of the mean loss of what `batches` has just yielded, in the sum for the step
         self._is_inside = False  # of a step: the script has a batch
         self._left_inside = False
         self._is_torn = False
@@ -240,6 +241,8 @@ class Run:
         if image is None:
             return
         restore(self._objects, image.memory, image.layout, step=image.restored.step)
+        if image.restored.world not in (0, self._session.ranks.world):
+            reseed(step=self._step, rank=self._session.ranks.rank, world=self._session.ranks.world)
         self._image = None
         self._saver.restored(self._step)
         if self._feed is not None and self._position is not None:
@@ -275,7 +278,7 @@ class Run:
         if self._step > 0:
             self._settle()
         for piece in feed.pieces():
-            self._is_accumulating = not piece.ends_group
+            self._is_accumulating, self.loss_weight = not piece.ends_group, piece.weight
             self._is_inside = True
             try:
                 yield piece.batch
@@ -366,10 +369,15 @@ class Run:
     # ------------------------------------------------------------------------------------------------------- ends
     def _leave(self, notice: Notice) -> None:
         """Park until the flush outcome is final, then end this process."""
-        session = self._session
+        session, told = self._session, notice
         until = notice.deadline_at + AFTER_DEADLINE_S
         while session.flush is None and not session.is_lost and time.time() < until:
             session.listen(timeout_s=LISTEN_S)
+            self._saver.note_failed()
+            if session.notice is not None and session.notice is not told:
+                told = session.notice
+                if told.save:  # the flush was given up, and another try fits
+                    self._save(SaveKind.FLUSH)
         is_flushed = session.flush is not None and session.flush.outcome is FlushOutcome.COMMITTED
         raise Preempted(int(ExitCode.PREEMPTED_FLUSHED if is_flushed else ExitCode.PREEMPTED_LOST))
 

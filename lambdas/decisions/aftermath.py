@@ -6,7 +6,7 @@ from lambdas.decisions import moves, phases
 from lambdas.decisions.actions import Action, Measure, Tell
 from lambdas.decisions.facts import Facts
 from lambdas.decisions.losses import TOLD
-from spotproof.contract.history import HistoryKind
+from spotproof.contract.history import HistoryKind, flushed_detail
 from spotproof.contract.items import Slot
 from spotproof.contract.metrics import Metric
 from spotproof.contract.states import FlushOutcome
@@ -32,7 +32,7 @@ def _flush_outcome(facts: Facts, slot: Slot) -> tuple[Action, ...]:
         incarnation=slot.holder_incarnation,
         instance=slot.holder_instance,
         step=before.step if whole else before.flush_step,
-        detail=FlushOutcome.COMMITTED.value if durable else before.flush.value,
+        detail=flushed_detail(FlushOutcome.COMMITTED if durable else before.flush, before.flush_why or ""),
         at=before.beat_at or None,
     )
     if not durable:

@@ -16,20 +16,34 @@ from spotproof.contract.states import FlushOutcome
 
 COPY_BYTES_PER_S: Final = 2e9  # a cautious fifth of what one thread copies (CHECKPOINT section 2a)
 SHORT_NOTICE_SHARE: Final = 0.25  # the margin never takes more than this of a short notice
+TRAIN_ON_WORTH_S: Final = 30.0  # less training than this between two flushes is not worth the second one
+LAST_FLUSH_CARE: Final = 1.5  # the last flush has no second try, so it is given more than the first one needs
+LAST_FLUSH_EXTRA_S: Final = 5.0
 
 
 class Choice(StrEnum):
     """What to do with the time that is left."""
 
     FLUSH = "flush"  # ask the trainer for a checkpoint at its next boundary
+    FLUSH_GROUP = "flush-group"  # not all of it fits, but its first group does; training goes on from the last commit
     FINISH_UPLOAD = "finish-upload"  # no boundary and upload would fit, but what is under way does
     KEEP_LAST = "keep-last"  # nothing newer can become durable
     PARK = "park"  # everything is durable: nothing is left to do
 
+    @property
+    def saves(self) -> bool:
+        """Whether the trainer is asked to save."""
+        return self in (Choice.FLUSH, Choice.FLUSH_GROUP)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What the agent knows when it has to choose. Steps are -1 where there is none; unknown measurements are None."""
+    """What the agent knows when it has to choose. Steps are -1 where there is none; unknown measurements are None.
+
+    `lacking_bytes`: what the newest commit lacked of the image at the last save; None: take all of it. `step_age_s`:
+    how long ago the newest finished step was told. `boundaries`: steps that may begin before all ranks stop.
+    `first_group_share`: the part of the image that the run wants to have first, 0 where it wants none.
+    """
 
     now: float
     deadline_at: float
@@ -39,17 +53,24 @@ class Moment:
     uploading_step: int = -1
     uploading_bytes_left: int = 0
     image_bytes: int | None = None
+    lacking_bytes: int | None = None
     step_s: float | None = None
+    step_age_s: float | None = None
+    boundaries: int = 1
     rate_bytes_s: float | None = None
+    first_group_share: float = 0.0
+    may_train_on: bool = False  # EC2 itself said when, and nobody waits for this node's last word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The choice, why, and how many seconds it may use."""
+    """The choice, why, and how many seconds it may use. `again_at`: the first flush is followed by training and, at
+    this time, by another one; 0: it is the only one."""
 
     choice: Choice
     reason: str
     budget_s: float
+    again_at: float = 0.0
 
 
 def budget_s(*, now: float, deadline_at: float) -> float:
@@ -62,11 +83,14 @@ def budget_s(*, now: float, deadline_at: float) -> float:
 
 
 def decide(moment: Moment) -> Decision:
-    """Choose. FLUSH where it fits; else finish what is under way if that is newer and fits; else keep the last."""
+    """Choose. FLUSH where it fits; else finish what is under way if that is newer and fits; else keep the last.
+
+    What cannot be whole by the deadline is not begun, unless there is nothing to keep or the run asked for a group.
+    """
     budget = budget_s(now=moment.now, deadline_at=moment.deadline_at)
 
-    def choose(choice: Choice, reason: str) -> Decision:
-        return Decision(choice=choice, reason=reason, budget_s=budget)
+    def choose(choice: Choice, reason: str, *, again_at: float = 0.0) -> Decision:
+        return Decision(choice=choice, reason=reason, budget_s=budget, again_at=again_at)
 
     if not moment.has_trainer:
         return _without_trainer(moment, budget)
@@ -76,14 +100,27 @@ def decide(moment: Moment) -> Decision:
     if flush_s is None:
         return choose(Choice.FLUSH, f"nothing measured yet, {budget:.0f} s to try in")
     if flush_s <= budget:
-        return choose(Choice.FLUSH, f"needs about {flush_s:.1f} s of {budget:.0f} s")
+        again_at = _again_at(moment, budget, flush_s)
+        then = ", trains on, flushes again" if again_at else ""
+        return choose(Choice.FLUSH, f"needs about {flush_s:.1f} s of {budget:.0f} s{then}", again_at=again_at)
     upload_s = _upload_s(moment)
     if upload_s is not None and upload_s <= budget:
         why = f"a flush needs {flush_s:.1f} s of {budget:.0f} s, the upload of step {moment.uploading_step} only"
         return choose(Choice.FINISH_UPLOAD, f"{why} {upload_s:.1f} s")
     if moment.committed_step < 0:
         return choose(Choice.FLUSH, f"needs about {flush_s:.1f} s of {budget:.0f} s, but nothing is committed to keep")
+    group_s = _flush_s(moment, share=moment.first_group_share)
+    if moment.first_group_share > 0 and group_s is not None and group_s <= budget:
+        return choose(Choice.FLUSH_GROUP, f"a flush needs {flush_s:.1f} s of {budget:.0f} s, a group {group_s:.1f} s")
     return choose(Choice.KEEP_LAST, f"a flush needs about {flush_s:.1f} s, there are {budget:.0f} s")
+
+
+def _again_at(moment: Moment, budget: float, flush_s: float) -> float:
+    """When to ask for the last flush, if training between two of them is worth it; else 0."""
+    last_s = LAST_FLUSH_CARE * flush_s + LAST_FLUSH_EXTRA_S
+    if not moment.may_train_on or budget - flush_s - last_s < TRAIN_ON_WORTH_S:
+        return 0.0
+    return moment.now + budget - last_s
 
 
 def _without_trainer(moment: Moment, budget: float) -> Decision:
@@ -93,13 +130,24 @@ def _without_trainer(moment: Moment, budget: float) -> Decision:
     return Decision(choice=Choice.PARK, reason="no trainer runs and nothing is under way", budget_s=budget)
 
 
-def _flush_s(moment: Moment) -> float | None:
-    """Seconds to the next boundary, for the copy, and for the upload behind what is under way; None: not measured."""
+def _flush_s(moment: Moment, *, share: float = 1.0) -> float | None:
+    """Seconds to the last boundary, for the copy, and for the upload behind what is under way; None: not measured."""
     if moment.image_bytes is None or moment.rate_bytes_s is None:
         return None
-    boundary_s = moment.step_s or 0.0
+    lacking = moment.image_bytes if moment.lacking_bytes is None else moment.lacking_bytes
     copy_s = moment.image_bytes / COPY_BYTES_PER_S
-    return boundary_s + copy_s + (moment.image_bytes + moment.uploading_bytes_left) / moment.rate_bytes_s
+    return _boundary_s(moment) + copy_s + (share * lacking + moment.uploading_bytes_left) / moment.rate_bytes_s
+
+
+def _boundary_s(moment: Moment) -> float:
+    """Seconds until every rank has stopped: the rest of this step, and those that may begin after it.
+
+    A step that takes longer than steps do (an evaluation, a stall) may take as long as a whole one still.
+    """
+    step_s = moment.step_s or 0.0
+    age_s = moment.step_age_s
+    rest_s = step_s if age_s is None or age_s > step_s else step_s - age_s
+    return rest_s + (moment.boundaries - 1) * step_s
 
 
 def _upload_s(moment: Moment) -> float | None:

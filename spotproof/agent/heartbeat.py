@@ -47,6 +47,7 @@ class Condition:
     loss: float | None = None
     flush: FlushOutcome | None = None
     flush_step: int | None = None
+    flush_why: str | None = None  # what was chosen at the notice, and from which numbers
     exit_code: int | None = None
     times: Times = NOTHING_YET
     step_s: float | None = None  # the newest optimizer step; for metrics, not in the item
@@ -145,6 +146,7 @@ class Heart:
             loss=None if loss is None or not math.isfinite(loss) else round(loss, 6),  # the table knows no NaN
             flush=condition.flush,
             flush_step=condition.flush_step,
+            flush_why=condition.flush_why,
             exit_code=condition.exit_code,
             times=condition.times.text() or None,
         )

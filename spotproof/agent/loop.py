@@ -54,6 +54,11 @@ class MetadataSays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessorWaits:
+    """The node that takes this one's place is ready, and waits for its last word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
     """What the loop starts once the node has a place, made by the composition root."""
 
@@ -63,6 +68,7 @@ class Owned:
     look: Callable[[], TableSays]
     head_poll_s: float
     look_wider: Callable[[], TableSays] | None = None  # of one of many nodes
+    is_awaited: Callable[[Place], bool] = lambda _: False  # whether a successor of this node waits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,12 +172,18 @@ class Loop:
                 self._table(event)
             case MetadataSays():
                 self._metadata(event)
-            case SupersededHeard(why=why):
-                self._supersede(why)
+            case SupersededHeard() | SuccessorWaits():
+                self._place_told(event)
             case Exception():
                 raise event
             case _:
                 raise ProtocolError(f"nobody expects {event!r}")
+
+    def _place_told(self, event: SupersededHeard | SuccessorWaits) -> None:
+        if isinstance(event, SupersededHeard):
+            self._supersede(event.why)
+        else:
+            self.leaving.is_awaited = True
 
     def _parked(self, reason: str) -> None:
         self.situation.passed(Moment.PARKED)
@@ -188,8 +200,14 @@ class Loop:
         )
         now.uploads = self.stack.enter_context(Uploads(self.owned.begin(place), was_committed=self.owned.was_committed))
         look = self.owned.look_wider if now.is_together and self.owned.look_wider is not None else self.owned.look
+
+        def look_around() -> None:
+            self.mailbox.post(look())
+            if now.is_leaving and self.owned.is_awaited(place):
+                self.mailbox.post(SuccessorWaits())
+
         now.looking = self.stack.enter_context(
-            Repeating("table", lambda: self.mailbox.post(look()), period_s=self.owned.head_poll_s, mailbox=self.mailbox)
+            Repeating("table", look_around, period_s=self.owned.head_poll_s, mailbox=self.mailbox)
         )
         self._watch_uploads()
         now.enter(NodePhase.PREPARING)

@@ -32,10 +32,12 @@ from spotproof.agent.trainers import FetchedAgain, Trainers
 from spotproof.checkpoint.fetch import Fetched, Fetcher
 from spotproof.checkpoint.jobs import Begin
 from spotproof.checkpoint.localcopy import LocalCopies
+from spotproof.checkpoint.meter import Meter
 from spotproof.contract import ids, names, s3keys
 from spotproof.contract.limits import HEAD_POLL_S, IMDS_POLL_S
 from spotproof.contract.runspec import Budgets, CheckpointPolicy, Pools, RunSpec
 from spotproof.contract.settings import LocalSettings, NodeSettings, RendezvousSettings, variable
+from spotproof.contract.states import NodePhase
 from spotproof.errors import BadSettings, Damaged, StoreError
 from spotproof.rendezvous.staged import say_staged
 from spotproof.store.checkpoints import Checkpoints
@@ -161,7 +163,17 @@ def _owned(ground: Ground, mailbox: Mailbox) -> Owned:
             run=ground.run, heads=heads, memberships=memberships, pointers=Pointers(ground.table), now=time.time
         ),
         head_poll_s=HEAD_POLL_S,
+        is_awaited=lambda place: is_awaited(nodes, place),
     )
+
+
+def is_awaited(nodes: Nodes, place: Place) -> bool:
+    """Whether the node that takes this place has parked; a table that does not answer says no."""
+    try:
+        successor = nodes.read(place.run, place.slot, place.incarnation + 1)
+    except StoreError:
+        return False
+    return successor is not None and successor.phase is NodePhase.PARKED
 
 
 def was_committed(objects: Objects, checkpoints: Checkpoints, run: str, order: tuple[int, int]) -> bool:
@@ -180,7 +192,8 @@ def _fetcher(ground: Ground, run: str) -> Fetcher:
         pointers=Pointers(ground.table),
         memberships=Memberships(ground.table),
     )
-    return Fetcher(stores=stores, run=run, clock=time.time, local=LocalCopies(ground.scratch_dir, run))
+    local, meter = LocalCopies(ground.scratch_dir, run), Meter(stream=sys.stderr)
+    return Fetcher(stores=stores, run=run, clock=time.time, local=local, meter=meter)
 
 
 @contextmanager
@@ -217,7 +230,9 @@ def fetching_parts(fetcher: Fetcher, *, joiner: Joiner, mailbox: Mailbox) -> Ite
 
     def work(wanted: Wanted) -> None:
         def read() -> Fetched:
-            return fetcher.exact(wanted.order, wanted.rank, is_committed=wanted.is_committed)
+            return fetcher.exact(
+                wanted.order, wanted.rank, is_committed=wanted.is_committed, any_world=wanted.any_world
+            )
 
         try:
             mailbox.post(FetchedAgain(fetched=joiner.patiently(read), wanted=wanted))

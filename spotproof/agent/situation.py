@@ -52,6 +52,7 @@ class Training:
     step: int = -1
     loss: float | None = None
     step_s: float | None = None
+    step_at: float = 0.0  # when it was told that `step` had ended; at most once a second
     finished_step: int = -1
     failures: int = 0  # ends with an error since the last progress
     failed_at_commit: tuple[int, int] = (-1, -1)

@@ -270,6 +270,7 @@ class Trainers:
             generation=fetched.order[0],
             step=fetched.order[1],
             is_committed=fetched.manifest is not None,
+            world=fetched.part.world,
             samples=fetched.part.receipt.samples,
             sample_chain=fetched.part.receipt.sample_chain,
             image_bytes=fetched.part.image.bytes,
@@ -302,6 +303,8 @@ class Trainers:
         if now.uploads is None:
             raise ProtocolError("a save came before its arenas")
         saves.asked_step, saves.asked_kind = frame.step, frame.kind
+        if saves.lost_step == frame.step:
+            saves.lost_step = -1  # a second try
         self._let_go_of_start()
         if frame.kind is SaveKind.FLUSH:
             saves.flush_asked_step = frame.step
@@ -339,7 +342,8 @@ class Trainers:
         is_first = peer.hello is None or peer.hello.local_rank == 0
         if not is_first or self._welcomed.get(peer, 0) < self.situation.generation:
             return  # one speaks for this node's workers; and none of a membership that has ended
-        training.step = frame.step
+        if frame.step != training.step:
+            training.step, training.step_at = frame.step, self.situation.now()
         if frame.loss is not None:
             training.loss = frame.loss
         if frame.step_seconds > 0:

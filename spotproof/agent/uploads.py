@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from spotproof.checkpoint import uploads
 from spotproof.checkpoint.arena import MemoryLimit, check_memory, memory_limits
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Upload
 from spotproof.contract.arena import HEADER_BYTES
 from spotproof.contract.protocol import WantArenas
+
+RATE_AFTER_S: Final = 1.0  # before that an upload shows latency, not the wire
 
 
 class Uploads:
@@ -25,8 +27,9 @@ class Uploads:
         """`was_committed(generation, step)` looks at the bucket: asked only about a save that was given up."""
         self._uploads = uploads.Uploads(begin)
         self._was_committed = was_committed
-        self.image_bytes: int | None = None
-        self.rate_bytes_s: float | None = None
+        self._images: dict[int, int] = {}  # by rank
+        self._lacking: dict[int, int] = {}  # what the newest commit lacked of a rank's image, at its last save
+        self._rate_bytes_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +53,34 @@ class Uploads:
         """Uploads that were asked and are not reported, in order."""
         return self._uploads.pending
 
+    @property
+    def image_bytes(self) -> int | None:
+        """Of all ranks of this node together; None before they have asked for arenas."""
+        return sum(self._images.values()) or None
+
+    @property
+    def lacking_bytes(self) -> int | None:
+        """What the newest commit lacks of them, about."""
+        return sum(self._lacking_of(rank) for rank in {*self._images, *self._lacking}) or None
+
+    @property
+    def rate_bytes_s(self) -> float | None:
+        """Bytes a second of the wire, as the upload under way shows it, or the last one did; None: none yet."""
+        sending = self._uploads.sending
+        if sending is not None and sending.seconds >= RATE_AFTER_S and sending.bytes > 0:
+            return sending.bytes / sending.seconds
+        return self._rate_bytes_s
+
+    @property
+    def bytes_left(self) -> int:
+        """What the uploads that are asked have still to send, about."""
+        sending = self._uploads.sending
+        asked = sum(self._lacking_of(job.rank) for job in self.pending)
+        return max(0, asked - (sending.bytes if sending is not None else 0))
+
+    def _lacking_of(self, rank: int) -> int:
+        return self._lacking.get(rank, self._images.get(rank, 0))
+
     def make_arenas(self, want: WantArenas, blob_fd: int, *, count: int, world: int, pid: int) -> list[int]:
         """Fresh arenas for a rank; their descriptors stay ours. `blob_fd` holds layout and .metadata, and is closed.
 
@@ -60,7 +91,8 @@ class Uploads:
             blob = os.pread(blob_fd, want.layout_bytes + want.metadata_bytes, 0)
         finally:
             os.close(blob_fd)
-        self.image_bytes = want.image_bytes
+        self._images[want.rank] = want.image_bytes
+        self._lacking.pop(want.rank, None)
         return self._uploads.make_arenas(
             count=count,
             image_bytes=want.image_bytes,
@@ -82,8 +114,8 @@ class Uploads:
         """What the uploader says now."""
         for report in self._uploads.reports():
             if isinstance(report, Done) and report.sent_bytes > 0 and report.seconds > 0:
-                # Of the image, not of what was sent: where most of it is in the bucket already, a flush is as quick.
-                self.rate_bytes_s = report.bytes / report.seconds
+                self._rate_bytes_s = report.sent_bytes / report.seconds
+                self._lacking[report.rank] = min(report.sent_bytes, report.bytes)
             yield self._looked_up(report)
 
     def _looked_up(self, report: Report) -> Report:
@@ -97,7 +129,7 @@ class Uploads:
             generation=report.generation,
             step=report.step,
             kind=report.kind,
-            bytes=self.image_bytes or 0,
+            bytes=self._images.get(report.rank, 0),
             sent_bytes=0,
             seconds=0.0,
             is_committed=True,

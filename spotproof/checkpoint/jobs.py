@@ -3,6 +3,7 @@
     agent -> uploader  Begin       once: the run, its stores, where local copies go
     agent -> uploader  UseArenas   + fds: a memfd with layout and .metadata, then the arenas of one rank
     agent -> uploader  Upload      commit what is COMPLETE in an arena; done in the order asked
+    uploader -> agent  Sent        how far an upload is, twice a second
     uploader -> agent  Staged      the local copy is whole (or why not)
     uploader -> agent  Done        committed; the arena is FREE
     uploader -> agent  GivenUp     not committed; the arena is FREE, the last commit stands
@@ -111,9 +112,20 @@ class GivenUp:
     is_superseded: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """Bytes of this save that the bucket has taken, after `seconds`."""
+
+    rank: int
+    generation: int
+    step: int
+    bytes: int
+    seconds: float
+
+
 Job: TypeAlias = Begin | UseArenas | Upload
 Report: TypeAlias = Staged | Done | GivenUp
-Message: TypeAlias = Job | Report
+Message: TypeAlias = Job | Report | Sent
 
 _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in typing.get_args(Message)}
 

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,7 @@ from spotproof.checkpoint.chunks import MIB
 from spotproof.checkpoint.commit import Commit, Committer
 from spotproof.checkpoint.content import LAYOUT_FILE, METADATA_FILE, Content, Save
 from spotproof.checkpoint.describing import Describing
-from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Staged, Upload, UseArenas
+from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Sent, Staged, Upload, UseArenas
 from spotproof.checkpoint.localcopy import LocalCopies
 from spotproof.contract.layout import image_name
 from spotproof.contract.states import ArenaState
@@ -39,6 +40,7 @@ from spotproof.store.table import Table
 
 _SMALLEST_CHUNK: Final = 8 * MIB
 _TRY_AGAIN_S: Final = 0.5
+_TELL_S: Final = 0.5
 
 OpenStores = Callable[[Begin], tuple[Objects, Table]]
 
@@ -134,7 +136,7 @@ class Uploader:
             with _taken(arena, job) as image:
                 began = time.monotonic()
                 save, content = self._described(job, rank, image)
-                with Describing(save, content, image_name=image_name(job.rank)) as source:
+                with Describing(save, content, image_name=image_name(job.rank)) as source, self._telling(source):
                     staging = self._disk.submit(self._stage, source, content)
                     try:
                         self._report(self._outcome(job, source, began))
@@ -142,6 +144,25 @@ class Uploader:
                         self._report_staged(job, staging)
         except ProtocolError as error:
             self._report(_given_up(job, error))
+
+    @contextmanager
+    def _telling(self, source: Describing) -> Iterator[None]:
+        """Tells how far it is while it is under way: what remains of it decides what a notice's time is spent on."""
+        began, is_over = time.monotonic(), threading.Event()
+
+        def tell() -> None:
+            while not is_over.wait(_TELL_S):
+                sent = sum(list(source.sent.values()))
+                took, save = time.monotonic() - began, source.save
+                self._tell(Sent(rank=save.rank, generation=save.generation, step=save.step, bytes=sent, seconds=took))
+
+        thread = threading.Thread(target=tell, name="tell", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def _arena_of(self, job: Upload) -> tuple[_Rank, Arena]:
         rank = self._ranks.get(job.rank)
@@ -229,6 +250,9 @@ class Uploader:
         )
 
     def _report(self, report: Report) -> None:
+        self._tell(report)
+
+    def _tell(self, report: Report | Sent) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # the agent is gone; its work is finished all the same
             jobs.send(self._sock, report)
 

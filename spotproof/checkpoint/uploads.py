@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 
 from spotproof.checkpoint import jobs
 from spotproof.checkpoint.arena import Arena, create, sealed_memory
-from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Job, Report, Staged, Upload, UseArenas
+from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Job, Report, Sent, Staged, Upload, UseArenas
 from spotproof.contract.states import ArenaState
 from spotproof.errors import CheckpointError, ProtocolError
 
@@ -71,6 +71,7 @@ class Uploads:
         self._end_within_s = end_within_s
         self._memory: dict[int, _Memory] = {}
         self._pending: list[Upload] = []
+        self._sent: Sent | None = None
         self._deaths = 0  # since the last report
         self._process, self._sock = self._start()
 
@@ -95,6 +96,14 @@ class Uploads:
     def pending(self) -> tuple[Upload, ...]:
         """Jobs without a final report, in the order they were asked."""
         return tuple(self._pending)
+
+    @property
+    def sending(self) -> Sent | None:
+        """How far the upload under way is; None where none is, or it has not told yet."""
+        now, told = self._pending[0] if self._pending else None, self._sent
+        if now is None or told is None:
+            return None
+        return told if (told.rank, told.generation, told.step) == (now.rank, now.generation, now.step) else None
 
     def make_arenas(
         self, *, count: int, image_bytes: int, layout: bytes, metadata: bytes, rank: int = 0, world: int = 1
@@ -138,6 +147,9 @@ class Uploads:
             message, fds = received
             for fd in fds:
                 os.close(fd)
+            if isinstance(message, Sent):
+                self._sent = message
+                continue
             if not isinstance(message, Staged | Done | GivenUp):
                 raise ProtocolError(f"an uploader does not say {type(message).__name__}")
             self._forget(message)

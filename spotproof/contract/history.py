@@ -40,3 +40,13 @@ class HistoryKind(StrEnum):
     RELEASED = "released"  # a person has taken the run's tag off an instance
     COMEBACK = "comeback"  # an instance runs again whose place has been given away
     COMMAND = "command"  # how Run Command says that it ended on a node: a hint, never proof of a flush
+
+
+def flushed_detail(outcome: str, why: str) -> str:
+    """Detail of a FLUSHED entry: how it ended, and what was chosen at the notice."""
+    return f"{outcome}; {why}" if why else outcome
+
+
+def flush_outcome(detail: str) -> str:
+    """How a flush ended, by the detail of its FLUSHED entry."""
+    return detail.partition(";")[0]

@@ -41,6 +41,8 @@ class Head:
     status_at: int = 0  # when it got this status
     slots: int = 1
     standby: int = 0  # places beside the slots; which of them all work is what the newest membership says
+    least: int = 0  # of an elastic run: with how many it works at the least; 0: it is none
+    reach: int = 0  # ... how many are there or may come, as far as EC2 answered; 0: as many as slots
     bad: int = 0  # of many nodes: the newest generation that has lost one; its survivors form the next
     order: str | None = None  # id of the newest flush order
     order_kind: NoticeKind | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spotproof.contract.history import AHEAD, HistoryKind
+from spotproof.contract.history import AHEAD, HistoryKind, flush_outcome
 from spotproof.contract.items import NO_INSTANCE, CheckpointItem, History, Member
 from spotproof.contract.states import Cause, FlushOutcome
 from spotproof.report.lives import lives, nodes_of
@@ -120,7 +120,7 @@ def _flushes(recorded: Sequence[History], checkpoints: Sequence[CheckpointItem])
     durable = {item.step: item.committed_at * 1000 for item in checkpoints if item.committed_at is not None}
     told = []
     for entry in recorded:
-        is_durable = entry.what == _K.FLUSHED and entry.detail in ("", FlushOutcome.COMMITTED)
+        is_durable = entry.what == _K.FLUSHED and flush_outcome(entry.detail) in ("", FlushOutcome.COMMITTED)
         at_ms = durable.get(entry.step or -1, entry.at_ms) if is_durable else entry.at_ms
         told.append(dataclasses.replace(entry, at_ms=min(at_ms, entry.at_ms)))
     return told

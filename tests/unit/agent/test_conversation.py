@@ -75,9 +75,14 @@ class FakeUploads:
 
     pending: list[Upload] = field(default_factory=list)
     image_bytes: int | None = None
+    lacking_bytes: int | None = None
     rate_bytes_s: float | None = None
     refuses: bool = False
     reclaimed: int = 0
+
+    @property
+    def bytes_left(self) -> int:
+        return len(self.pending) * (self.image_bytes or 0)
 
     def make_arenas(self, want: WantArenas, blob_fd: int, **_: object) -> list[int]:
         os.close(blob_fd)
@@ -365,10 +370,11 @@ def test_a_trainer_that_dies_in_the_flush_leaves_the_last_commit(desk: Desk) -> 
     assert (desk.now_.outcome, desk.now_.outcome_step) == (FlushOutcome.KEPT_LAST, 5)
 
 
-def test_a_flush_whose_upload_is_given_up_has_failed(desk: Desk) -> None:
+def test_a_flush_whose_upload_is_given_up_too_late_for_another_try_has_failed(desk: Desk) -> None:
     trainer = desk.connect(Role.TRAINER)
     desk.leaving.hear(INTERRUPTION)
     desk.say(trainer, saved(7, SaveKind.FLUSH))
+    desk.at = NOW + 100
     desk.report(is_lost=True)
     assert desk.outcome is FlushOutcome.FAILED
 

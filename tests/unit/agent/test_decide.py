@@ -56,6 +56,19 @@ def moment(*, left_s: float = 120, **changes: object) -> Moment:
             Choice.FINISH_UPLOAD,
         ),
         ("it does not fit, but there is nothing to keep", moment(left_s=50, committed_step=-1), Choice.FLUSH),
+        ("most of it is in the bucket already", moment(left_s=50, lacking_bytes=GB), Choice.FLUSH),
+        ("a long step is nearly over", moment(left_s=80, step_s=60.0, step_age_s=55.0), Choice.FLUSH),
+        ("a long step has just begun", moment(left_s=80, step_s=60.0, step_age_s=5.0), Choice.KEEP_LAST),
+        (
+            "a step is overdue: it may take as long again",
+            moment(left_s=80, step_s=60.0, step_age_s=65.0),
+            Choice.KEEP_LAST,
+        ),
+        ("many ranks stop a step later", moment(left_s=80, step_s=10.0, boundaries=2), Choice.KEEP_LAST),
+        ("one rank stops at once", moment(left_s=80, step_s=10.0), Choice.FLUSH),
+        ("a group fits", moment(left_s=50, first_group_share=0.33), Choice.FLUSH_GROUP),
+        ("not even the group fits", moment(left_s=20, first_group_share=0.33), Choice.KEEP_LAST),
+        ("the whole fits: no group", moment(left_s=100, first_group_share=0.33), Choice.FLUSH),
         ("the deadline has passed", moment(left_s=-1), Choice.KEEP_LAST),
         (
             "the trainer is dead, its last image is under way",
@@ -106,3 +119,15 @@ def test_a_trainer_that_failed_is_started_again_while_failures_are_left() -> Non
 
 def test_a_signal_is_told_as_a_shell_tells_it() -> None:
     assert [shell_code(code) for code in (0, 5, -15, -9)] == [0, 5, 143, 137]
+
+
+@pytest.mark.parametrize("left_s", range(1, 400, 7))
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.2, 1.0])
+def test_what_is_begun_is_never_expected_after_the_deadline(left_s: float, rate: float) -> None:
+    at = moment(left_s=left_s, rate_bytes_s=rate * GB, may_train_on=True, uploading_step=95, uploading_bytes_left=GB)
+    decision = decide(at)
+    if decision.choice is Choice.FLUSH:
+        flush_s = 1.0 + 10 / 2 + 11 / rate
+        assert flush_s <= decision.budget_s <= left_s
+        assert not decision.again_at or decision.again_at + flush_s < at.deadline_at
+        assert not decision.again_at or decision.again_at >= NOW + flush_s

@@ -20,6 +20,9 @@ GB = 1_000_000_000
 class FakeUploads:
     """Reports one commit of an image that is in the bucket already but for a hundredth."""
 
+    pending = ()
+    sending = None
+
     def __init__(self, begin: Begin) -> None:
         self.begin = begin
 
@@ -51,6 +54,7 @@ def test_a_flush_of_which_most_is_in_the_bucket_already_is_worth_trying(monkeypa
         committed_step=5,
         image_bytes=10 * GB,
         step_s=1.0,
+        lacking_bytes=uploads.lacking_bytes,
         rate_bytes_s=uploads.rate_bytes_s,
     )
     assert decide(moment).choice is Choice.FLUSH
