@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spotproof.contract.limits import NOTICE_S
+from spotproof.contract.parse import BLOCK_LEAD_S
 from spotproof.contract.states import RunStatus
 from spotproof.errors import StoreError
 from tests.fakes.control import STACK, advice, event, notice, state
+from tests.simulation import signs
 from tests.simulation.account import is_by_hand
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def schedule(history: History) -> None:
     some(weather.drills, drill)
     some(weather.rebalances, rebalance)
     some(weather.maintenances, maintenance)
+    some(weather.blocks, block)
     some(weather.by_hand, tag_by_hand)
     some(weather.dry_phases, dry)
     some(weather.pauses, pause)
@@ -128,7 +131,7 @@ def maintenance(history: History) -> None:
         return
     history.faults["maintenance planned"] += 1
     instance = history.chance.choice(instances)
-    starts = datetime.fromtimestamp(history.now() + history.chance.uniform(300, 7200), tz=UTC)
+    starts = datetime.fromtimestamp(history.now() + history.chance.uniform(300, 2000), tz=UTC)
     told = event("AWS Health Event", instance=instance, at=history.now())
     detail = {
         "eventArn": f"arn:aws:health:us-east-1::event/EC2/x/{instance}",
@@ -144,6 +147,29 @@ def maintenance(history: History) -> None:
         "totalPages": "1",
     }
     history.emit({**told, "source": "aws.health", "resources": [instance], "detail": detail})
+
+
+def block(history: History) -> None:
+    """Some nodes run in a capacity block, whose end EC2 announces long before it comes."""
+    living = _living(history)
+    inside = history.chance.sample(living, (len(living) + 1) // 2)
+    ends_at = int(history.now() + history.chance.uniform(400, 1200))
+    history.faults["capacity block ends"] += bool(inside)
+    for instance in inside:
+        history.ec2.instances[instance].reservation = "cr-1"
+        history.lost.add(instance)
+        life = history.nodes.life(instance)
+        life.ends_by = ends_at if life.ends_by is None else life.ends_by
+        history.at(ends_at, partial(_block_ends, history, instance))
+    told = event("Capacity Block Expiration Warning", instance="none", at=history.now())
+    moment = datetime.fromtimestamp(ends_at + BLOCK_LEAD_S, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    history.emit({**told, "detail": {"capacity-reservation-id": "cr-1", "end-date": moment}})
+
+
+def _block_ends(history: History, instance: str) -> None:
+    if history.ec2.instances[instance].is_alive:
+        history.violations += [why for why in (signs.unheard(history, instance),) if why]
+    end(history, instance)
 
 
 def tag_by_hand(history: History) -> None:

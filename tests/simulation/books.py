@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from spotproof.contract.items import NO_INSTANCE, Head, Slot
 from spotproof.contract.states import Cause, RunStatus
 from tests.fakes.control import SETTINGS
+from tests.simulation import signs
 from tests.simulation.account import is_by_hand
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _filled(history: History, head: Head) -> list[str]:
         found.append(f"these hold slots and do not work: {sorted(idle)}")
     if alive - holders - ahead:
         found.append(f"there and in no slot: {sorted(alive - holders - ahead)}")
+    found += signs.problems(history)
     return [*found, *_stand_by(history, beside), *_together(history, holders | ahead)]
 
 

@@ -23,14 +23,14 @@ from spotproof.contract import keys
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.limits import FIRST_HEARTBEAT_S
 from spotproof.contract.metrics import Metric
-from spotproof.contract.runspec import Budgets, Signals
+from spotproof.contract.runspec import Budgets
 from spotproof.contract.states import RunStatus
 from spotproof.errors import StoreError
 from spotproof.store.folder import FolderObjects
 from spotproof.store.table import Update
 from tests.fakes.control import START, SUBNETS, CountingMeter, World, state
 from tests.fakes.dict_table import DictTable
-from tests.simulation import blows, books
+from tests.simulation import blows, books, signs
 from tests.simulation.account import RefusingSqs, RefusingSsm, SimulatedEc2, is_by_hand
 from tests.simulation.nodes import Nodes
 from tests.simulation.process import GatedClient, GatedTable, Process
@@ -46,7 +46,6 @@ VISIBILITY_S = 120.0
 RECEIVES = 5
 QUIET_S = 30 * 60
 NODES_LOOK_S = 5  # an order that a later one replaces has been read by then (lambdas.decisions.flush.HEARD_S)
-PREWARM_KEEP_S = 400.0
 GANG_PATIENCE_S = 120.0
 CLEAN_QUIET_S = 5 * 60  # nothing failed, so nothing is left for the slow rules
 CALM_LOOKS = 3  # quiet ends early when this many minutes in a row nothing was left to do
@@ -155,7 +154,7 @@ class History:
             standby=weather.standby,
             market=weather.market,
             budgets=budgets,
-            signals=Signals(prewarm=weather.prewarm, prewarm_keep_s=PREWARM_KEEP_S),
+            signals=signs.settings(weather),
         )
         if weather.gang or weather.failback_s:
             self._shape()
@@ -207,7 +206,7 @@ class History:
 
     def _look(self) -> None:
         """Quiet is over when nothing is under way, nothing will come, and the books have been in order for minutes."""
-        idle = not (self._processes or self._waiting or self._once)
+        idle = not (self._processes or self._waiting or self._once or signs.to_come(self))
         self._calm_looks = self._calm_looks + 1 if idle and not books.problems(self) else 0
 
     def _advance(self, process: Process) -> None:
@@ -394,6 +393,8 @@ class History:
             self.lost.add(instance)
         elif instance not in self.lost | self.watch.let_go:
             self.violations.append(f"{instance} is well and was told to leave")
+        elif instance not in self.lost and (why := signs.told_early(self, instance)):
+            self.violations.append(why)
 
     def _note_lost(self) -> None:
         """Nodes that never join are lost; so are those that dying handlers left without a place for ten minutes."""

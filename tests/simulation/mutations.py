@@ -13,19 +13,33 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lambdas import wiring
-from lambdas.decisions import answers, ending, flush, launching, losses, repairing, silence, standby
+from lambdas.decisions import (
+    adoption,
+    answers,
+    ending,
+    flush,
+    launching,
+    losses,
+    moves,
+    repairing,
+    silence,
+    sorting,
+    standby,
+)
 from lambdas.decisions.facts import Facts
 from lambdas.effects.fleet import Fleet
 from spotproof.agent import membership
 from spotproof.contract import keys
-from spotproof.contract.items import Launch, PointerItem, Slot, from_item, to_item
+from spotproof.contract.items import Launch, Member, PointerItem, Slot, from_item, to_item
 from spotproof.contract.states import LaunchState
 from spotproof.store.head import Heads
 from spotproof.store.launches import Launches
-from spotproof.store.members import Memberships
+from spotproof.store.members import Members, Memberships
 from spotproof.store.pointer import Pointers
 from spotproof.store.slots import Slots
+from spotproof.store.storms import Storms
 from spotproof.store.table import Exists, Put, Update
+from tests.simulation import signs
 from tests.simulation.weather import Weather
 
 
@@ -253,6 +267,65 @@ def places_kept_by_the_lost() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def successor_not_awaited() -> Iterator[None]:
+    """A holder that is moved is told to leave at once: before its successor is ready."""
+    with patched(moves, "_is_ready", lambda *_: True):
+        yield
+
+
+@contextmanager
+def prewarmed_kept() -> Iterator[None]:
+    """A node that was started for advice alone stays for ever."""
+    with patched(moves, "_withdrawn", lambda *_: ()):
+        yield
+
+
+@contextmanager
+def date_forgotten() -> Iterator[None]:
+    """The date of a planned move comes, and nobody looks."""
+    with patched(moves, "_due", lambda *_: ()):
+        yield
+
+
+@contextmanager
+def storm_breaker_off() -> Iterator[None]:
+    """Advice for many nodes starts as many successors."""
+    with patched(Storms, "spend", lambda *_, **__: 1):
+        yield
+
+
+@contextmanager
+def hand_tagged_entered_twice() -> Iterator[None]:
+    """An instance that people offer is entered without a condition: two handlers give it two places."""
+
+    def put(self: Members, member: Member) -> None:
+        self._table.write(Put(key=keys.member(member.instance), item=to_item(member)))
+
+    with patched(Members, "put", put):
+        yield
+
+
+@contextmanager
+def untagging_unseen() -> Iterator[None]:
+    """A person takes the tag off, and the run keeps the node."""
+    with patched(sorting, "_of_tags", _only_opt_ins), patched(adoption, "untagged", lambda *_: []):
+        yield
+
+
+def _only_opt_ins(message: Any, known: Any) -> Iterator[Any]:
+    machine = known.machines.get(message.instance)
+    if machine is not None and message.instance not in known.members and sorting.is_by_hand(machine, known.stack):
+        yield machine.run, sorting.OptedIn(machine=machine)
+
+
+@contextmanager
+def block_unheard() -> Iterator[None]:
+    """The end of a capacity block concerns nobody."""
+    with patched(sorting, "_of_block", lambda *_: iter(())):
+        yield
+
+
 MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "claim condition dropped": claim_condition_dropped,
     "look again dropped": look_again_dropped,
@@ -274,6 +347,13 @@ MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "leavers named again": leavers_named_again,
     "recoveries uncounted": recoveries_uncounted,
     "places kept by the lost": places_kept_by_the_lost,
+    "successor of a move not awaited": successor_not_awaited,
+    "prewarmed node kept": prewarmed_kept,
+    "date of a move forgotten": date_forgotten,
+    "storm breaker off": storm_breaker_off,
+    "hand-tagged node entered twice": hand_tagged_entered_twice,
+    "untagging unseen": untagging_unseen,
+    "end of a block unheard": block_unheard,
 }
 
 # The weather in which each of them can be seen; any other history would only cost time.
@@ -298,4 +378,11 @@ CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "leavers named again": lambda weather: weather.slots > 1 and not weather.clean,
     "recoveries uncounted": lambda weather: weather.small_budget,
     "places kept by the lost": lambda weather: weather.standby > 0,
+    "successor of a move not awaited": lambda weather: weather.maintenances > 0 and not weather.failback_s,
+    "prewarmed node kept": lambda weather: weather.prewarm and weather.rebalances > 0,
+    "date of a move forgotten": lambda weather: weather.maintenances > 0,
+    "storm breaker off": lambda weather: weather.prewarm and weather.rebalances > 2 and weather.slots > 2,
+    "hand-tagged node entered twice": lambda weather: weather.by_hand > 0 and weather.slots > 1,
+    "untagging unseen": lambda weather: weather.by_hand > 0,
+    "end of a block unheard": lambda weather: weather.blocks > 0 and signs.is_mild(weather),
 }

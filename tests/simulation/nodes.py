@@ -31,6 +31,7 @@ SKEW_S: Final = 5  # of a node's clock
 PAUSE_BUDGET_S: Final = 90
 # Whoever is replaced for one of these is taken for gone; nobody waits for its flush.
 UNHEARD: Final = frozenset({Cause.SUBMIT, Cause.SILENCE, Cause.DISAPPEARED, Cause.NEVER_JOINED, Cause.NODE_FAULT})
+MOVED: Final = ENDED_BY_US | {Cause.BLOCK_EXPIRY}
 ENDING: Final = frozenset({RunStatus.PAUSED, RunStatus.STOPPING, RunStatus.STOPPED})
 
 
@@ -397,15 +398,15 @@ class Nodes:
                 continue
             if life.woke_at > (slots[int(number)].claimed_at or 0):
                 continue  # it slept when it was told to leave
-            ends_by = self._told_until(slots[int(number)]) if life.ends_by is None else life.ends_by
-            until = None if ends_by is None else ends_by + JOIN_AFTER_DEADLINE_S - SKEW_S - 1
+            ends = [at for at in (life.ends_by, self._told_until(slots[int(number)])) if at is not None]
+            until = min(ends) + JOIN_AFTER_DEADLINE_S - SKEW_S - 1 if ends else None
             if until is None or self.clock() < until:
                 self.violations.append(f"slot {number}: sealed over {instance}, which could still save")
 
     @staticmethod
     def _told_until(slot: Slot) -> float | None:
         """Until when a holder that is moved has time: what it cannot save by then, with the table out, is lost."""
-        return slot.deadline_at if slot.cause in ENDED_BY_US and not slot.waits_for_notice else None
+        return slot.deadline_at if slot.cause in MOVED and not slot.waits_for_notice else None
 
     def _beat(self, life: Life, phase: NodePhase, *, exit_code: int | None = None) -> None:
         place = life.place

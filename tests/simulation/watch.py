@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from spotproof.contract.items import NO_INSTANCE
 from spotproof.contract.keys import Key
+from spotproof.contract.limits import STORM_WINDOW_S
 from spotproof.errors import Lost
 from spotproof.store.table import BulkTable, Check, Item, Op, Put, Write
 
 FAILBACK: Final = "failback"
 LAUNCHES_AT_MOST: Final = 100  # of a history of forty minutes; bad weather takes two or three dozen
 GANG_MOVES: Final = "capacity"
+PREWARMED: Final = "rebalance"
 TAKEN: Final = frozenset({"interruption", "block-expiry"})
 _RISING: Final = {"SLOT": "incarnation", "NEWEST": "generation", "POINTER": "rank"}
 
@@ -38,6 +40,8 @@ class WatchedTable:
         self.planned = 0  # claims for a holder that was well: each launches an instance more
         self.let_go: set[str] = set()  # instances that such a claim may end: the holder, or the successor nobody needed
         self.vacated: set[str] = set()
+        self.prewarmed: Counter[int] = Counter()  # by the window of a storm
+        self._seats: dict[str, frozenset[str]] = {}
         self._causes: dict[str, str] = {}  # by `slot:incarnation`
         self.attempts = 0  # launches that were intended
         self.limited = 0  # of them those that are not for what EC2 took
@@ -89,6 +93,7 @@ class WatchedTable:
         match kind:
             case "SLOT":
                 self._places(key, after)
+                self._seat(key, after)
                 self._claim(key, before or {}, after)
             case "LAUNCHER":
                 self._lease(before, after)
@@ -116,6 +121,14 @@ class WatchedTable:
             if first != instance:
                 self._violations.append(f"{key.sk} incarnation {incarnation} was given to {first} and {instance}")
 
+    def _seat(self, key: Key, after: Item) -> None:
+        """Nobody is in two places."""
+        named = frozenset(str(after.get(f"{place}_instance", NO_INSTANCE)) for place in ("holder", "successor"))
+        self._seats[key.sk] = named - {NO_INSTANCE, "None"}
+        for other, seated in self._seats.items():
+            if other != key.sk and seated & self._seats[key.sk]:
+                self._violations.append(f"{sorted(seated & self._seats[key.sk])} are in {other} and {key.sk}")
+
     def _claim(self, key: Key, before: Item, after: Item) -> None:
         number = int(key.sk.partition("#")[2])
         holder, successor = before.get("holder_instance"), before.get("successor_instance")
@@ -142,6 +155,7 @@ class WatchedTable:
             self.planned += 1
             self.let_go.add(lost)
             self._faults[f"planned: {cause}"] += 1
+            self.prewarmed[int(self._clock() // STORM_WINDOW_S)] += cause == PREWARMED
 
     def _vacated(self, key: Key, before: Item, after: Item) -> None:
         """A run that wants no nodes takes them out of its slots and ends them: once it is resumed, others come."""

@@ -41,6 +41,7 @@ class Weather:
     drills: int = 0
     rebalances: int = 0
     maintenances: int = 0
+    blocks: int = 0  # capacity blocks that end
     by_hand: int = 0  # instances that people tag for the run
     # events
     lost_events: float = 0.0
@@ -81,7 +82,8 @@ class Weather:
         weather = _clean(seed, chance) if chance.random() < 0.2 else _rough(seed, chance)
         # Of a chance of its own, so that what a seed meant before stays what it is but for the nodes that stand by.
         stands_by = weather.slots > 1 and not weather.beats_out_s and random.Random(f"standby {seed}").random() < 0.3
-        return replace(weather, standby=1) if stands_by else weather
+        has_block = not (weather.clean or weather.beats_out_s) and random.Random(f"block {seed}").random() < 0.2
+        return replace(weather, standby=int(stands_by), blocks=int(has_block))
 
 
 def _clean(seed: int, chance: random.Random) -> Weather:
