@@ -45,7 +45,8 @@ SHARING_OFF = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Which node is lost (0: the one that hosts c10d, rank 0's where ranks can be told), how, and what replaces it."""
+    """Which rank's node is lost, how, and what replaces it. c10d's host is node 0, whatever its rank: it stands for
+    rank 0's there."""
 
     victim: int
     loss: str = "kill"
@@ -53,25 +54,20 @@ class Case:
 
     def text(self) -> str:
         """The row's name."""
-        where = "rank 0's node" if self.victim == 0 else "another node"
-        return f"{self.loss} {where}, {self.replacement} replacement"
+        return f"{self.loss} rank {self.victim}'s node, {self.replacement} replacement"
 
 
-CASES = (
-    Case(victim=0),
-    Case(victim=2),
-    Case(victim=0, replacement="cold"),
-    Case(victim=0, replacement="standby"),
-    Case(victim=2, loss="blackhole"),
-    Case(victim=0, loss="blackhole"),
-)
+WARM = tuple(Case(victim=rank) for rank in range(3))
+COLD = Case(victim=0, replacement="cold")
+STANDBY = Case(victim=0, replacement="standby")
+BLACKHOLES = tuple(Case(victim=rank, loss="blackhole") for rank in range(3))
 # What a peer is asked: the rows that its design can answer at all, and those where it is known not to.
 ASKED = {
-    SPOTPROOF: CASES,
-    IN_PROCESS: (CASES[0], CASES[1], CASES[3], CASES[5]),
-    DYNAMIC: (CASES[0], CASES[1], CASES[2], CASES[4]),
-    C10D: (CASES[0], CASES[1]),
-    C10D_DEFAULTS: (CASES[1],),
+    SPOTPROOF: (*WARM, COLD, STANDBY, *BLACKHOLES),
+    IN_PROCESS: (*WARM, STANDBY, *BLACKHOLES),
+    DYNAMIC: (WARM[0], WARM[2], COLD, BLACKHOLES[2]),
+    C10D: (WARM[0], WARM[2]),
+    C10D_DEFAULTS: (WARM[2],),
 }
 
 
@@ -126,9 +122,9 @@ def verdicts(found: dict[tuple[str, str], list[float | None]]) -> list[str]:
         for (who, case), times in found.items()
         if who in OURS and any(one is None for one in times)
     ]
-    cold = medians.get((SPOTPROOF, CASES[2].text()))
-    peer = medians.get((DYNAMIC, CASES[2].text()))
-    standby = medians.get((SPOTPROOF, CASES[3].text()))
+    cold = medians.get((SPOTPROOF, COLD.text()))
+    peer = medians.get((DYNAMIC, COLD.text()))
+    standby = medians.get((SPOTPROOF, STANDBY.text()))
     inside = [medians[key] for key in medians if key[0] == IN_PROCESS]
     if inside and statistics.median(inside) > IN_PROCESS_LIMIT_S:
         broken.append(f"in-process takes {statistics.median(inside):.1f} s")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from spotproof.errors import BadSettings
+from spotproof.contract.items import Generation
+from spotproof.errors import BadSettings, Lost
 from spotproof.rendezvous.decide import Seat, Size
 from spotproof.store.dynamo import DynamoTable
 from spotproof.store.joins import Joins
@@ -120,3 +122,28 @@ def test_without_a_table_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPa
     parameters = RendezvousParameters("spotproof", "", "r", 1, 1)
     with pytest.raises(BadSettings, match="SPOTPROOF_LOCAL_DIR"):
         create(parameters)
+
+
+def test_pitfall_3_of_eight_sealers_at_once_one_wins_each_generation(
+    table: Table, request: pytest.FixtureRequest
+) -> None:
+    run = f"sealers-{request.node.callspec.id}"
+    memberships = Memberships(table)
+    start = threading.Barrier(8)
+
+    def seal(generation: int, node: int) -> bool:
+        sealed = Generation(run=run, generation=generation, members=(f"0:1:n{node}",), sealed_at=0)
+        start.wait()
+        try:
+            memberships.seal(sealed, pointer=None)
+        except Lost:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        for generation in range(1, 4):
+            won = list(pool.map(lambda node, generation=generation: seal(generation, node), range(8)))
+            assert won.count(True) == 1
+            sealed = memberships.generation(run, generation)
+            assert sealed is not None
+            assert sealed.members == (f"0:1:n{won.index(True)}",)
