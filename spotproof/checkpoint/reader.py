@@ -38,7 +38,7 @@ from spotproof.checkpoint import place
 from spotproof.checkpoint.chunks import placed
 from spotproof.checkpoint.dcp import payload
 from spotproof.checkpoint.inventory import read_manifest
-from spotproof.checkpoint.restore import value_of
+from spotproof.checkpoint.source import value_of
 from spotproof.checkpoint.writer import PATHS, THREADS, VALUES
 from spotproof.contract import ids, layout, s3keys
 from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry

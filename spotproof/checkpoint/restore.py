@@ -6,13 +6,12 @@ is compared before the first object changes, so a checkpoint that does not fit l
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -21,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from spotproof.checkpoint import sharded, tagged
 from spotproof.checkpoint.dcp import payload_views
+from spotproof.checkpoint.source import Source
 from spotproof.checkpoint.state import (
     DOCUMENT_FORMAT,
     KIND,
@@ -66,7 +66,7 @@ def restore(
         BadManifest: the image does not hold a state document of a known format.
         Damaged: the image is that of another step.
     """
-    source = _Source(tensors=payload_views(layout, image), may_convert=may_convert)
+    source = Source(tensors=payload_views(layout, image), may_convert=may_convert)
     document = _document(source)
     saved: Mapping[str, Json] = document["objects"]
     _same_names("tracked objects", set(saved), set(objects))
@@ -82,80 +82,30 @@ def restore(
     return Restored(step=step, counters=counters, conversions=tuple(source.conversions))
 
 
-def value_of(node: Json, path: str, tensors: Mapping[str, Tensor]) -> object:
-    """The value that `node` stands for, with what it refers to in `tensors`. Raises BadManifest."""
-    return _Source(tensors=tensors, may_convert=frozenset()).decode(node, path)
+def take(
+    objects: Mapping[str, object],
+    saved: Mapping[str, Json],
+    tensors: Mapping[str, Tensor],
+    *,
+    may_convert: AbstractSet[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Put what `saved` says of some of the `objects` into them; `saved` refers to `tensors`, which are whole.
+
+    Returns each dtype that was converted by permission. Raises MismatchedState, as `restore`.
+    """
+    source = Source(tensors=tensors, may_convert=may_convert)
+    plans = [_plan(name, objects[name], node, objects, source) for name, node in saved.items()]
+    if source.problems:
+        raise MismatchedState(_listed(source.problems), next_step=_CODE_CHANGED)
+    for plan in plans:
+        plan.load()
+    return tuple(source.conversions)
 
 
 def counters_of(image: Any, layout: Layout) -> dict[str, object]:  # Any: a writable buffer
     """The run's own counters in `image`, without touching any object: where to go on is known before the restore."""
-    source = _Source(tensors=payload_views(layout, image), may_convert=frozenset())
+    source = Source(tensors=payload_views(layout, image), may_convert=frozenset())
     return cast("dict[str, object]", source.decode(_document(source)["run"], "run"))
-
-
-@dataclass(slots=True, kw_only=True)
-class _Source:
-    """The tensors of an image, what is wrong with them for these objects, and what was converted."""
-
-    tensors: Mapping[str, Tensor]
-    may_convert: AbstractSet[str]
-    problems: list[str] = field(default_factory=list)
-    conversions: list[str] = field(default_factory=list)
-
-    def view(self, key: str) -> Tensor:
-        """The tensor under `key`, sharing the image's memory."""
-        if key not in self.tensors:
-            raise BadManifest(f"the stored state refers to tensor {key!r}, which the layout does not have")
-        return self.tensors[key]
-
-    def part(self, content: Json) -> sharded.Part:
-        """This rank's part of a tensor that several ranks have, sharing the image's memory."""
-        key, placements, shape = content
-        return sharded.Part(local=self.view(key), placements=tuple(placements), shape=tuple(shape))
-
-    def check_part(self, path: str, part: sharded.Part, target: Tensor) -> None:
-        """Note what forbids taking `part` for this rank's part of `target`."""
-        why = part.misfit(target)
-        if why:
-            self.problems.append(f"{path}: {why}")
-        else:
-            self.check(path, part.local, target, is_shape_fixed=False)
-
-    def decode(self, node: Json, path: str) -> object:
-        """The value of a node; tensors in it are copies of their own."""
-        return tagged.decode(node, path=path, unhook=self._unhook)
-
-    def check(self, path: str, saved: Tensor, target: Tensor, *, is_shape_fixed: bool) -> None:
-        """Note what forbids writing `saved` over `target`."""
-        if is_shape_fixed and saved.shape != target.shape:
-            self.problems.append(f"{path}: shape {tuple(saved.shape)} in the checkpoint, {tuple(target.shape)} here")
-        if saved.dtype == target.dtype:
-            return
-        change = f"{path}: {saved.dtype} in the checkpoint, {target.dtype} here".replace("torch.", "")
-        both_floating = saved.dtype.is_floating_point and target.dtype.is_floating_point
-        if both_floating and path in self.may_convert:
-            self.conversions.append(change)
-        else:
-            self.problems.append(change)
-
-    def _unhook(self, tag: str, content: Json, path: str) -> object:
-        match tag:
-            case "$tensor":
-                return self.view(content).clone()
-            case sharded.SHARD:
-                return self.part(content)
-            case "$ndarray":
-                return self.view(content).clone().numpy()
-            case "$size":
-                return torch.Size(content)
-            case "$dtype":
-                return _dtype(content, path)
-            case "$device":
-                return torch.device(content)
-            case "$npscalar":
-                return _numpy_scalar(content)
-            case _:
-                raise BadManifest(f"stored state at {path} has the unknown tag {tag!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +169,7 @@ class _ObjectPlan:
         self.thing.load_state_dict(self.state)
 
 
-def _document(source: _Source) -> dict[str, Json]:
+def _document(source: Source) -> dict[str, Json]:
     raw = bytes(source.view(STATE_KEY).numpy())
     try:
         document = json.loads(raw)
@@ -231,7 +181,7 @@ def _document(source: _Source) -> dict[str, Json]:
 
 
 def _plan(
-    name: str, thing: object, node: Json, objects: Mapping[str, object], source: _Source
+    name: str, thing: object, node: Json, objects: Mapping[str, object], source: Source
 ) -> _ModulePlan | _OptimizerPlan | _ObjectPlan:
     if isinstance(thing, nn.Module):
         _same_kind(name, MODULE, node)
@@ -246,7 +196,7 @@ def _plan(
     return _ObjectPlan(thing=thing, state=state)
 
 
-def _plan_module(name: str, module: nn.Module, node: Json, source: _Source) -> _ModulePlan:
+def _plan_module(name: str, module: nn.Module, node: Json, source: Source) -> _ModulePlan:
     targets = module.state_dict()
     canonical = {key: canonical_name(module, key) for key in targets}
     saved: Mapping[str, Json] = node["state"]
@@ -263,11 +213,13 @@ def _plan_module(name: str, module: nn.Module, node: Json, source: _Source) -> _
             source.check_part(path, part, target)
             state[key] = part.like(target) if not source.problems else part.local
             continue
-        if not (isinstance(content, dict) and "$tensor" in content) or isinstance(target, DTensor):
+        if not (isinstance(content, dict) and "$tensor" in content):
             source.problems.append(f"{path}: no such tensor in the checkpoint, a {type(target).__name__} here")
             continue
         tensor = source.view(content["$tensor"])
         source.check(path, tensor, target, is_shape_fixed=True)
+        if isinstance(target, DTensor) and tensor.shape == target.shape:
+            tensor = sharded.cut(tensor, target).like(target)
         if 0 in target.stride() and target.numel() > 1:
             overlapping[key] = (target, tensor)
         else:
@@ -283,7 +235,7 @@ def _prefixes(state: Mapping[str, object]) -> list[str]:
 
 
 def _plan_optimizer(
-    name: str, optimizer: torch.optim.Optimizer, node: Json, objects: Mapping[str, object], source: _Source
+    name: str, optimizer: torch.optim.Optimizer, node: Json, objects: Mapping[str, object], source: Source
 ) -> _OptimizerPlan:
     names = optimizer_names(name, optimizer, objects)
     index_of = {parameter: index for index, parameter in enumerate(names)}
@@ -310,13 +262,15 @@ def _current_groups(optimizer: torch.optim.Optimizer, names: list[str]) -> list[
 
 
 def _take_parts(
-    name: str, optimizer: torch.optim.Optimizer, names: list[str], saved: Mapping[Any, Any], source: _Source
+    name: str, optimizer: torch.optim.Optimizer, names: list[str], saved: Mapping[Any, Any], source: Source
 ) -> None:
     """State of a sharded parameter lies where its parameter does."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parameter in enumerate(parameters):
         for key, value in saved.get(index, {}).items():
-            if isinstance(value, sharded.Part):
+            if isinstance(parameter, DTensor) and isinstance(value, Tensor) and value.shape == parameter.shape:
+                saved[index][key] = sharded.cut(value, parameter).like(parameter)
+            elif isinstance(value, sharded.Part):
                 path = f"{name}.state.{names[index]}.{key}"
                 why = value.misfit(parameter)
                 if why:
@@ -326,7 +280,7 @@ def _take_parts(
 
 
 def _check_state_of(
-    name: str, optimizer: torch.optim.Optimizer, names: list[str], saved: Mapping[Any, Any], source: _Source
+    name: str, optimizer: torch.optim.Optimizer, names: list[str], saved: Mapping[Any, Any], source: Source
 ) -> None:
     """Where the optimizer has state already (it has made a step), shapes must agree with it."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -338,7 +292,7 @@ def _check_state_of(
                 source.check(f"{name}.state.{names[index]}.{key}", value, target, is_shape_fixed=True)
 
 
-def _check_dtypes(path: str, saved: object, target: object, source: _Source) -> None:
+def _check_dtypes(path: str, saved: object, target: object, source: Source) -> None:
     """In an object of the user's own, shapes may have grown; a tensor that became another type is a mistake."""
     if isinstance(saved, Tensor) and isinstance(target, Tensor):
         source.check(path, saved, target, is_shape_fixed=False)
@@ -368,19 +322,6 @@ def _same_kind(name: str, kind: str, node: Json) -> None:
 def _listed(texts: list[str]) -> str:
     shown = "; ".join(texts[:_LISTED_MAX])
     return shown if len(texts) <= _LISTED_MAX else f"{shown}; and {len(texts) - _LISTED_MAX} more"
-
-
-def _dtype(name: str, path: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise BadManifest(f"stored state at {path} has the unknown dtype {name!r}")
-    return dtype
-
-
-def _numpy_scalar(content: Json) -> object:
-    import numpy as np
-
-    return np.frombuffer(base64.b64decode(content[1]), dtype=np.dtype(content[0]))[0]
 
 
 def _restore_rng(body: Mapping[str, Any]) -> None:

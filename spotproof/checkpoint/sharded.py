@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch import Tensor, no_grad
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import Partial
 
 from spotproof.checkpoint import tagged
@@ -60,6 +61,15 @@ class Part:
             shape=target.shape,
             stride=target.stride(),
         )
+
+
+def cut(whole: Tensor, target: DTensor) -> Part:
+    """This rank's part of `whole`, which has the shape of `target`."""
+    shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
+    local = whole
+    for dimension, (length, at) in enumerate(zip(shape, offset, strict=True)):
+        local = local.narrow(dimension, min(at, local.shape[dimension]), length)
+    return Part(local=local.contiguous(), placements=placements_of(target), shape=tuple(whole.shape))
 
 
 def local_of(tensor: Tensor) -> Tensor:
