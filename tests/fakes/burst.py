@@ -25,7 +25,7 @@ from spotproof.contract.events import Queue
 from spotproof.contract.items import NO_INSTANCE, Generation, Head, Launch, Member, Node, Slot
 from spotproof.contract.names import Function, FunctionRow
 from spotproof.contract.runspec import Placement, Pools, RunSpec
-from spotproof.contract.states import Cause, LaunchState, Market, NodePhase, RunStatus
+from spotproof.contract.states import Cause, FlushOutcome, LaunchState, Market, NodePhase, RunStatus
 from spotproof.store.folder import FolderObjects
 from tests.fakes.control import IMAGE, SETTINGS, STACK, SUBNETS, World, notice
 from tests.fakes.ec2 import FakeEc2, FakeSsm
@@ -228,6 +228,8 @@ class Burst:
         return held
 
     def _beat(self, inner: Stores, run: str) -> None:
+        """Everybody trains until the burst, of which every node's own metadata tells: then all of them flush."""
+        flushes = self.region.now > START
         for slot in inner.slots.list(run):
             if self._lives(run, str(slot.holder_instance)):
                 inner.nodes.beat(
@@ -236,7 +238,8 @@ class Burst:
                         slot=slot.slot,
                         incarnation=int(slot.holder_incarnation or 0),
                         instance=str(slot.holder_instance),
-                        phase=NodePhase.TRAINING,
+                        phase=NodePhase.FLUSHING if flushes else NodePhase.TRAINING,
+                        flush=FlushOutcome.PENDING if flushes else None,
                         beat_at=int(self.region.now),
                     )
                 )
