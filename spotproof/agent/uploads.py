@@ -23,9 +23,11 @@ RATE_AFTER_S: Final = 1.0  # before that an upload shows latency, not the wire
 class Uploads:
     """Arenas and uploader of one node. A context manager; leaving it lets the uploader finish what was asked."""
 
-    def __init__(self, begin: Begin, *, was_committed: Callable[[int, int], bool]) -> None:
+    def __init__(
+        self, begin: Begin, *, was_committed: Callable[[int, int], bool], spawn: uploads.Spawn | None = None
+    ) -> None:
         """`was_committed(generation, step)` looks at the bucket: asked only about a save that was given up."""
-        self._uploads = uploads.Uploads(begin)
+        self._uploads = uploads.Uploads(begin) if spawn is None else uploads.Uploads(begin, spawn=spawn)
         self._was_committed = was_committed
         self._images: dict[int, int] = {}  # by rank
         self._lacking: dict[int, int] = {}  # what the newest commit lacked of a rank's image, at its last save
