@@ -6,6 +6,7 @@ Nothing is decided here: what follows from winning or losing a condition is in t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from lambdas.decisions import actions as a
@@ -176,17 +177,16 @@ class Apply:
     def retry_at(self, action: a.RetryAt) -> None:
         self._stores.heads.retry_at(action.run, action.next_launch_at)
 
+    def reach(self, action: a.Reach) -> None:
+        self._stores.heads.within_reach(action.run, action.nodes)
+
     def note_spend(self, action: a.NoteSpend) -> None:
-        try:
+        with suppress(Lost):  # somebody else has noted it
             self._stores.heads.spent(action.seen, usd=action.usd, now=self._now)
-        except Lost:
-            return  # somebody else has noted it
 
     def reschedule(self, action: a.Reschedule) -> None:
-        try:
+        with suppress(Lost):  # somebody hastened it: that time stands
             self._stores.live.reschedule(action.seen, due_at=action.due_at, looked_at=self._now)
-        except Lost:
-            return  # somebody hastened it: that time stands
 
     def rest(self, action: a.Rest) -> None:
         try:
@@ -381,6 +381,7 @@ _PERFORMERS: Final[Mapping[type[Any], Callable[[Apply, Any], None]]] = {
     a.OrderFlush: Apply.order_flush,
     a.PlanMove: Apply.plan_move,
     a.Promote: Apply.promote,
+    a.Reach: Apply.reach,
     a.Release: Apply.release,
     a.Replace: Apply.replace,
     a.Reschedule: Apply.reschedule,

@@ -255,7 +255,7 @@ def _may_fall_back(facts: Facts) -> bool:
 
 def _has_spares(read: Read) -> bool:
     """Whether only the membership tells if the lost node works."""
-    return read.head is not None and read.head.standby > 0
+    return read.head is not None and (read.head.standby > 0 or read.head.least > 0)
 
 
 def _is_broken(read: Read, losses: Sequence[Loss], now: int) -> bool:

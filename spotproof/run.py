@@ -241,8 +241,7 @@ class Run:
         if image is None:
             return
         restore(self._objects, image.memory, image.layout, step=image.restored.step)
-        if image.restored.world not in (0, self._session.ranks.world):
-            reseed(step=self._step, rank=self._session.ranks.rank, world=self._session.ranks.world)
+        reseed(image.restored.world, self._session.ranks.rank, self._session.ranks.world, step=self._step)
         self._image = None
         self._saver.restored(self._step)
         if self._feed is not None and self._position is not None:

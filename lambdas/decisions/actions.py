@@ -151,6 +151,14 @@ class RetryAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Say in HEAD how many nodes an elastic run has or gets, as far as EC2 answered; 0: as many as it has slots."""
+
+    run: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoteSpend:
     """What the run has cost by now, as far as prices are known. Lost: somebody else has noted it."""
 
@@ -361,6 +369,7 @@ Action: TypeAlias = (
     | LaunchFound
     | LaunchFailed
     | RetryAt
+    | Reach
     | NoteSpend
     | LookAtMarket
     | GiveUpLaunch

@@ -9,6 +9,7 @@ from lambdas.decisions import (
     adoption,
     aftermath,
     budgets,
+    elastic,
     ending,
     failback,
     gangs,
@@ -79,7 +80,8 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     ordered = reminding.orders(facts, slots) or moves.decide(facts, _unreleased(slots, lost))  # one order in a look
     mended = (*adopted, *_failures(facts, facts.head, slots), *lost, *ordered)
     planned = _planned(facts, facts.head, slots, is_quiet=not mended)
-    return (*known, *mended, *planned, *ending.orphans(facts, slots))
+    said = elastic.decide(facts, facts.head, slots)
+    return (*known, *mended, *planned, *said, *ending.orphans(facts, slots))
 
 
 def _unreleased(slots: dict[int, Slot], lost: tuple[Action, ...]) -> dict[int, Slot]:

@@ -7,8 +7,9 @@ from spotproof.contract.items import Slot
 
 
 def has_spares(facts: Facts) -> bool:
-    """Whether the run has more places than members, and it is known who they are."""
-    return facts.head is not None and facts.head.standby > 0 and facts.sealed is not None
+    """Whether the run has more places than members, and it is known who they are. An elastic run may have fewer
+    members than slots."""
+    return facts.head is not None and (facts.head.standby > 0 or facts.head.least > 0) and facts.sealed is not None
 
 
 def works(facts: Facts, slot: Slot, instance: str) -> bool:

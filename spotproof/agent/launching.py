@@ -209,7 +209,9 @@ class Launching:
         if not self.situation.is_together or place is None:
             return Go(command=spec.command, environment=spec.environment)
         seat = replace(self.rendezvous, instance=place.instance, slot=place.slot, incarnation=place.incarnation)
-        told = torchrun_environment(seat, run=spec.run, smallest=spec.slots, largest=spec.slots)
+        told = torchrun_environment(
+            seat, run=spec.run, smallest=spec.least, largest=spec.slots, regrow_s=spec.regrow_after_s
+        )
         added = tuple(f"{name}={text}" for name, text in told.items())
         return Go(command=spec.command, environment=(*added, *spec.environment), waits_to_be_stopped=True)
 

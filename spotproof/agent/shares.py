@@ -7,7 +7,7 @@ chosen once for a set of workers, when nothing is under way that could change it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spotproof.agent.server import Peer
 from spotproof.agent.situation import Situation
@@ -23,6 +23,7 @@ class Wanted:
     step: int
     rank: int
     is_committed: bool = True
+    any_world: bool = False  # the run is elastic: the rank may be none of the world that saved it
 
     @property
     def order(self) -> tuple[int, int]:
@@ -65,7 +66,7 @@ class Shares:
             self.answer(waiting, None)
             return
         for rank in sorted(set(self._waiting.values())):
-            wanted = Wanted(generation=start.generation, step=start.step, rank=rank, is_committed=start.is_committed)
+            wanted = replace(start, rank=rank)
             ahead = self._taken_ahead(wanted)
             if ahead is not None:
                 self._answer_rank(rank, ahead)
@@ -117,7 +118,13 @@ def _sealed_start(now: Situation) -> Wanted | None:
     if sealed is None or sealed.start_generation is None or sealed.start_step is None:
         return None
     is_committed = sealed.start_manifest is not None
-    return Wanted(generation=sealed.start_generation, step=sealed.start_step, rank=0, is_committed=is_committed)
+    return Wanted(
+        generation=sealed.start_generation,
+        step=sealed.start_step,
+        rank=0,
+        is_committed=is_committed,
+        any_world=now.spec is not None and bool(now.spec.elastic),
+    )
 
 
 def _own_start(now: Situation) -> Wanted | None:

@@ -109,6 +109,7 @@ def _create_head(spec: RunSpec, table: Table, now: int) -> Head:
         submitted_at=now,
         slots=spec.slots,
         standby=spec.standby,
+        least=spec.least if spec.elastic else 0,
     )
     try:
         Heads(table).create(head)

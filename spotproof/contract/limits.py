@@ -72,3 +72,7 @@ ENGAGED_SLOTS_MAX: Final = 1000  # slots of one run; the bitmap in HEAD stays un
 
 SHARD_LEASE_S: Final = 1800
 LIVE_SHARDS: Final = 16
+
+# An elastic run.
+SHRINK_AFTER_S: Final = 120  # a place without capacity for so long is not waited for
+REGROW_AFTER_S: Final = 60  # a node that has come waits so long, and for a commit, before all re-form with it

@@ -95,6 +95,7 @@ class Restored:
     layout_bytes: int = 0
     seconds: float = 0.0
     skipped: tuple[str, ...] = ()
+    world: int = 0  # how many ranks saved it; 0: not said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

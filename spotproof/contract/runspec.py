@@ -12,6 +12,7 @@ checkpoint: {every_s: 180}
 budgets: {recoveries: 25}
 signals: {prewarm: false, moves: true}  # what follows from advice and planned maintenance
 standby: 0                              # nodes beside the slots that are ready to take one
+elastic: ""                             # 2..4, of four slots: go on with fewer when EC2 has no replacement
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from spotproof.errors import BadRunSpec, ContractError
 _INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _ZONE = re.compile(r"[a-z]{2}(-[a-z0-9]+)+-\d[a-z]|[a-z]{2}(-[a-z]+)+-\d[a-z](-[a-z0-9]+)*")
 _PRICE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+=\d{1,4}(\.\d{1,6})?")
+_ELASTIC = re.compile(r"[1-9]\d{0,3}\.\.[1-9]\d{0,3}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
@@ -138,7 +140,9 @@ class Placement:
 class RunSpec:
     """A run, as its nodes and the control plane read it. `image` is pinned by digest.
 
-    Of many nodes: `standby` more are kept, each ready to become a member at once; none of them is special.
+    Of many nodes: `standby` more are kept, each ready to become a member at once; none of them is special. With
+    `elastic` ("least..most", `slots` being the most) the run goes on with fewer when EC2 has had none for a lost node's
+    place for `elastic_after_s`; it grows right after a commit, at the earliest `regrow_after_s` after a node has come.
     """
 
     run: str
@@ -147,6 +151,9 @@ class RunSpec:
     pools: Pools
     slots: int = 1
     standby: int = 0
+    elastic: str = ""
+    elastic_after_s: float = limits.SHRINK_AFTER_S
+    regrow_after_s: float = limits.REGROW_AFTER_S
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     liveness: Liveness = field(default_factory=Liveness)
     budgets: Budgets = field(default_factory=Budgets)
@@ -158,6 +165,11 @@ class RunSpec:
     def places(self) -> int:
         """How many nodes are kept: the slots and those that stand by."""
         return self.slots + self.standby
+
+    @property
+    def least(self) -> int:
+        """With how many nodes the run works at the least."""
+        return int(self.elastic.partition("..")[0]) if self.elastic else self.slots
 
 
 def parse(document: object) -> RunSpec:
@@ -196,6 +208,7 @@ def _check(spec: RunSpec) -> None:
     _need(spec.command, "command", "[]", "give the words of the training command")
     _need(1 <= spec.slots <= limits.ENGAGED_SLOTS_MAX, "slots", spec.slots, f"1 to {limits.ENGAGED_SLOTS_MAX}")
     _check_standby(spec)
+    _check_elastic(spec)
     _need(spec.pools.types, "pools.types", "[]", "name at least one instance type")
     for name in spec.pools.types:
         _need(_INSTANCE_TYPE.fullmatch(name), "pools.types", name, "an instance type looks like g5.xlarge")
@@ -217,6 +230,18 @@ def _check_standby(spec: RunSpec) -> None:
     _need(many, "standby", spec.standby, "a run of one node has signals.prewarm; standby needs slots of 2 or more")
     room = spec.places <= limits.ENGAGED_SLOTS_MAX
     _need(room, "standby", spec.standby, f"slots and standby together: at most {limits.ENGAGED_SLOTS_MAX}")
+
+
+def _check_elastic(spec: RunSpec) -> None:
+    if not spec.elastic:
+        return
+    found = _ELASTIC.fullmatch(spec.elastic)
+    _need(found, "elastic", spec.elastic, "write least..most, like 2..4")
+    least, most = (int(number) for number in spec.elastic.split(".."))
+    _need(1 <= least < most == spec.slots, "elastic", spec.elastic, "1 <= least < most, and slots is the most")
+    _need(not spec.pools.gang, "elastic", spec.elastic, "a gang works whole or not at all: leave one of them out")
+    _need(spec.elastic_after_s >= 0, "elastic_after_s", spec.elastic_after_s, "0 or more")
+    _need(spec.regrow_after_s >= 0, "regrow_after_s", spec.regrow_after_s, "0 or more")
 
 
 def _check_signals(signals: Signals) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from spotproof.data.worldwide import GlobalBatches
 from spotproof.errors import MismatchedState, SpotproofError
 from spotproof.store.digest import digest_of
 
@@ -67,6 +68,7 @@ class Piece:
 
     batch: Any  # Any: what the user's collate function makes
     ends_group: bool
+    weight: float = 1.0  # of its mean loss in the sum that the optimizer steps on
 
 
 class _Indices:
@@ -117,6 +119,7 @@ class Feed:
     _source: Iterable[Any] = ()
     _epoch_start: dict[str, object] = field(default_factory=dict)
     _unconfirmed: list[object] = field(default_factory=list)
+    _shared: GlobalBatches | None = None  # of all ranks together: the position counts optimizer steps
 
     def __post_init__(self) -> None:
         """Look at the loader; a stock DataLoader over a map-style dataset can be entered anywhere by index."""
@@ -125,6 +128,13 @@ class Feed:
         if type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
             self._indices = _Indices(cast("Iterable[Any]", loader.batch_sampler or loader.sampler))
             self._source = _clone(loader, self._indices)
+            if isinstance(loader.batch_sampler, GlobalBatches):
+                self._shared = loader.batch_sampler
+        if self._shared is not None and self.accumulate > 1:
+            raise SpotproofError(
+                "GlobalBatches accumulates by itself, as many pieces as its rank has of a step",
+                next_step="leave accumulate out of run.batches()",
+            )
         if self.accumulate > 1 and self.length is None:
             raise SpotproofError(
                 "gradient accumulation needs to know where an epoch ends, and this loader has no length",
@@ -133,7 +143,9 @@ class Feed:
 
     @property
     def length(self) -> int | None:
-        """Batches per epoch; None where the loader cannot say."""
+        """Batches per epoch, of all ranks together steps; None where the loader cannot say."""
+        if self._shared is not None:
+            return self._shared.steps
         try:
             return len(self.loader) if isinstance(self.loader, Sized) else None
         except TypeError:  # a DataLoader over an IterableDataset has __len__ and no length
@@ -146,15 +158,28 @@ class Feed:
         self._unconfirmed.clear()
         if length is not None and done >= length > 0:
             return
+        if self._shared is not None:
+            yield from self._pieces_of_steps(self._shared)
+            return
         for batch in self._iterate(done):
             done += 1
             self._unconfirmed.append(self._ids(batch))
             is_full = len(self._unconfirmed) == self.accumulate
-            yield Piece(batch=batch, ends_group=is_full or done == length)
+            yield Piece(batch=batch, ends_group=is_full or done == length, weight=1 / self.accumulate)
+
+    def _pieces_of_steps(self, shared: GlobalBatches) -> Iterator[Piece]:
+        """This rank's pieces of the steps that are left of the epoch, whatever world the steps before were made in."""
+        for batch in self._iterate(self.position.in_epoch):
+            ids = self._ids(batch)
+            self._unconfirmed.append(ids)
+            size = len(ids) if isinstance(ids, list) else 1
+            yield Piece(batch=batch, ends_group=len(self._unconfirmed) == shared.pieces, weight=shared.weight_of(size))
 
     def advance(self) -> None:
         """Count what was yielded since the last call: it is in the model now."""
         position = self.position
+        if self._shared is not None and self._unconfirmed:  # the proof is of all ranks' samples, and each has it whole
+            self._unconfirmed = [self._shared.ids_of(position.epoch, position.in_epoch)]
         for ids in self._unconfirmed:
             position.batches += 1
             position.samples += len(ids) if isinstance(ids, list) else 1
@@ -201,6 +226,8 @@ class Feed:
 
     def _iterate(self, done: int) -> Iterator[Any]:
         _set_epoch(self.loader, self.position.epoch)
+        if self._shared is not None:
+            return self._enter(self._shared, done)
         if done > 0:
             return self._enter_again(done)
         self._note_start()
@@ -222,6 +249,18 @@ class Feed:
             for _ in range(done):  # no indices to pass over: these batches are made and thrown away
                 next(iterator, None)
         _put_back_global(now)
+        return iterator
+
+    def _enter(self, shared: GlobalBatches, done: int) -> Iterator[Any]:
+        """Its order follows from the epoch alone: nothing is drawn again. A loader draws a seed for its workers when it
+        is entered; inside an epoch the uninterrupted run does not."""
+        shared.begin(epoch=self.position.epoch, step=done)
+        now = _global_generators()
+        if self._indices is not None:
+            self._indices.begin(skip=0, before_draw=_nothing)
+        iterator = iter(self._source)
+        if done > 0:
+            _put_back_global(now)
         return iterator
 
     def _draws_a_seed_anew(self) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotproof.contract.items import Generation, Join, Newest
+from spotproof.contract.limits import REGROW_AFTER_S
 
 NO_SLOT = -1
 
@@ -147,16 +148,19 @@ def ready(joins: Sequence[Join], number: int, *, silent_s: Mapping[str, float], 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How many members a generation may have. While fewer than `largest` are here, `last_call_s` is waited for one
-    more since the last arrival."""
+    more since the last arrival. A standby that could make a smaller generation larger waits `regrow_s` first."""
 
     smallest: int
     largest: int
     last_call_s: float = 3.0
+    regrow_s: float = REGROW_AFTER_S
 
 
-def is_enough(count: int, size: Size, *, unchanged_s: float) -> bool:
-    """Whether the generation may be sealed with `count` members."""
-    return count >= size.largest or (count >= size.smallest and unchanged_s >= size.last_call_s)
+def is_enough(count: int, size: Size, *, unchanged_s: float, reach: int | None = None) -> bool:
+    """Whether the generation may be sealed with `count` members. `reach`: how many there are or will be, by the word of
+    a control plane, which knows what EC2 answered; those are waited for. None: nobody says that, so time has to."""
+    least = size.smallest if reach is None else max(size.smallest, reach)
+    return count >= size.largest or (count >= least and unchanged_s >= size.last_call_s)
 
 
 def seating(here: Sequence[Join], previous: Sequence[Member], number: int, *, largest: int) -> tuple[Member, ...]:

@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from spotproof.contract import names
+from spotproof.contract.limits import REGROW_AFTER_S
 from spotproof.contract.settings import RendezvousSettings
 from spotproof.errors import BadSettings, StoreError, Superseded
 from spotproof.rendezvous.decide import Seat, Size
@@ -131,11 +132,14 @@ def create(parameters: RendezvousParameters) -> Handler:
     os.environ.setdefault("TORCH_ELASTIC_WORKER_IDENTICAL", "1")
     node = settings.instance or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     last_call_s = float(parameters.get("last_call", Size(smallest=1, largest=1).last_call_s))
+    regrow_s = float(parameters.get("regrow", REGROW_AFTER_S))
     return Handler(
         table=_table(settings),
         run=parameters.run_id,
         seat=Seat(node=node, slot=settings.slot, incarnation=settings.incarnation),
-        size=Size(smallest=parameters.min_nodes, largest=parameters.max_nodes, last_call_s=last_call_s),
+        size=Size(
+            smallest=parameters.min_nodes, largest=parameters.max_nodes, last_call_s=last_call_s, regrow_s=regrow_s
+        ),
         address=settings.address or parameters.local_addr or _own_address(),
         timeout_s=float(parameters.get("join_timeout", 0)),
         objects=_objects(settings),

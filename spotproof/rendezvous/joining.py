@@ -43,6 +43,7 @@ from spotproof.rendezvous.decide import (
 )
 from spotproof.rendezvous.silence import Silence
 from spotproof.store.checkpoints import Checkpoints
+from spotproof.store.head import Heads
 from spotproof.store.joins import Joins
 from spotproof.store.members import Memberships
 from spotproof.store.objects import Objects
@@ -55,7 +56,6 @@ __all__ = ["Entered", "Joining", "leave", "poll_s"]
 QUICK_POLL_S: Final = 0.25  # while it is likely that the others come at any moment
 QUICK_FOR_S: Final = 30.0
 SEALER_LOOK_S: Final = 3.0
-GROW_AFTER_S: Final = 60.0
 NODES_PER_POLL_SECOND: Final = 500  # reads/s of NEWEST that a run may cause: a sixth of what a partition takes
 READ_UNITS_PER_S: Final = 2000  # at which all members together read GEN#g
 _MEMBER_BYTES: Final = 32
@@ -217,7 +217,8 @@ class Joining:
         names = frozenset(join.node for join in here)
         if names != self._here[0]:
             self._here = (names, self.clock())
-        if not is_enough(len(here), self.size, unchanged_s=self.clock() - self._here[1]):
+        reach = self._reach() if self.size.smallest <= len(here) < self.size.largest else None
+        if not is_enough(len(here), self.size, unchanged_s=self.clock() - self._here[1], reach=reach):
             if self.clock() >= (self._looked_at or 0.0) + MEMBER_BEAT_S:
                 self._looked_at = self.clock()
                 is_still = Joins(self.table).beat_sealer(Sealer(run=self.run, number=number, node=self.seat.node))
@@ -225,6 +226,11 @@ class Joining:
             return self._poll_s()
         self._seal(number, seating(here, members_of(self._sealed), number, largest=self.size.largest), here)
         return 0.0
+
+    def _reach(self) -> int | None:
+        """How many members there can be, by the control plane's word; None: nobody has submitted the run."""
+        head = Heads(self.table).read(self.run)
+        return None if head is None else head.reach or self.size.largest
 
     def _seal(self, number: int, members: tuple[Member, ...], here: tuple[Join, ...]) -> None:
         pointer = Pointers(self.table).read(self.run)
@@ -272,7 +278,7 @@ class Joining:
             return False
         has_committed, self._stood = rank > stood, (number, since, rank)
         waited_s = self.clock() - since
-        return may_grow(world, self.size, waited_s=waited_s, has_committed=has_committed, patience_s=GROW_AFTER_S)
+        return may_grow(world, self.size, waited_s=waited_s, has_committed=has_committed, patience_s=self.size.regrow_s)
 
     def _joins(self) -> tuple[Join, ...]:
         joins = Joins(self.table).list(self.run)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from spotproof.contract.limits import REGROW_AFTER_S
 from spotproof.contract.settings import RendezvousSettings
 
 __all__ = ["torchrun_environment"]
@@ -16,7 +17,13 @@ EXIT_S: Final = 120  # torchrun kills its workers this long after SIGTERM; its o
 
 
 def torchrun_environment(
-    settings: RendezvousSettings, *, run: str, smallest: int, largest: int, shutdown_s: int = EXIT_S
+    settings: RendezvousSettings,
+    *,
+    run: str,
+    smallest: int,
+    largest: int,
+    shutdown_s: int = EXIT_S,
+    regrow_s: float = REGROW_AFTER_S,
 ) -> dict[str, str]:
     """The variables for a run of `smallest` to `largest` nodes; `settings` says where the table and our place are."""
     nodes = str(largest) if smallest == largest else f"{smallest}:{largest}"
@@ -24,6 +31,7 @@ def torchrun_environment(
         "PET_RDZV_BACKEND": "spotproof",
         "PET_RDZV_ID": run,
         "PET_NNODES": nodes,
+        **({} if smallest == largest else {"PET_RDZV_CONF": f"regrow={regrow_s:g}"}),
         "PET_MAX_RESTARTS": str(MAX_RESTARTS),
         "PET_SHUTDOWN_TIMEOUT": str(shutdown_s),
         **{name: text for name, text in settings.to_env().items() if text},

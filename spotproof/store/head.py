@@ -98,6 +98,13 @@ class Heads:
         with suppress(Lost):
             self._table.write(Update(key=keys.head(run), set={"bad": generation}, when=rises))
 
+    def within_reach(self, run: str, nodes: int) -> None:
+        """Say how many nodes an elastic run has or gets, as far as EC2 answered; 0: as many as it has slots.
+
+        The last word counts. Raises Lost if there is no such run.
+        """
+        self._table.write(Update(key=keys.head(run), set={"reach": nodes}, when=Exists("pk")))
+
     def launched(self, run: str, launch: int, *, recovered: bool) -> Head:
         """Count a launch that brought capacity: failed attempts and refusals begin anew, a recovery is one more.
 

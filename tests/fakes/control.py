@@ -178,6 +178,7 @@ class World:
             status=RunStatus.ACTIVE,
             slots=slots,
             standby=spec.standby,
+            least=spec.least if spec.elastic else 0,
             status_at=now,
             submitted_at=now,
         )

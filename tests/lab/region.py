@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from spotproof.contract.items import NO_INSTANCE, Generation, Head, Member, Node, PointerItem
 from spotproof.contract.orders import FlushOrder
@@ -88,17 +88,26 @@ class Region:
         self.stack.close()
 
     def submit(
-        self, plan: Plan, *, slots: int, ranks: int = 1, every_steps: int = 5, failures: int = 3, standby: int = 0
+        self,
+        plan: Plan,
+        *,
+        slots: int,
+        ranks: int = 1,
+        every_steps: int = 5,
+        failures: int = 3,
+        script: str = "tests.fakes.toy_ddp",
+        lacking: int = 0,
+        **spec_fields: Any,
     ) -> None:
-        """Submit the run, with `ranks` on each node, and launch a node for each place."""
+        """Submit the run, with `ranks` on each node, and launch a node for each place, but for the `lacking` last."""
         torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
-        words = (*torchrun, "-m", "tests.fakes.toy_ddp", as_argument(plan))
+        words = (*torchrun, "-m", script, as_argument(plan))
         spec = RunSpec(
             run=RUN,
             image="x@sha256:" + "0" * 64,
             command=words,
             slots=slots,
-            standby=standby,
+            **spec_fields,
             pools=Pools(types=("g5.xlarge",)),
             checkpoint=CheckpointPolicy(every_s=3600, every_steps=every_steps),
             liveness=Liveness(heartbeat_s=1, silence_s=5),
@@ -106,9 +115,17 @@ class Region:
             environment=("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1"),
         )
         Specs(self.table).create(spec)
-        Heads(self.table).create(Head(run=RUN, status=RunStatus.ACTIVE, slots=slots, standby=standby))
+        head = Head(
+            run=RUN,
+            status=RunStatus.ACTIVE,
+            slots=slots,
+            standby=spec.standby,
+            least=spec.least if spec.elastic else 0,
+            reach=slots - lacking if lacking else 0,
+        )
+        Heads(self.table).create(head)
         Slots(self.table).create(RUN, spec.places)
-        for slot in range(spec.places):
+        for slot in range(spec.places - lacking):
             self.launch(slot)
 
     def launch(self, slot: int, *, lost: str = NO_INSTANCE, deadline_at: float | None = None) -> Machine:
@@ -168,7 +185,7 @@ class Region:
         """What every claim and the sweep do first: who has joined is the holder."""
         slots = Slots(self.table)
         joined = {member.node: member for member in members_of(self.sealed())}
-        for slot in range(len(self.machines)):
+        for slot in sorted(self.machines):
             seen = slots.read(RUN, slot)
             if seen is not None and seen.successor_instance in joined:
                 slots.promote(RUN, slot, seen.incarnation, instance=str(seen.successor_instance))

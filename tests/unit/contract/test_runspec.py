@@ -43,6 +43,9 @@ def test_everything_that_a_person_can_write_reads_back_equal() -> None:
     document = written(
         slots=3,
         standby=2,
+        elastic="2..3",
+        elastic_after_s=0,
+        regrow_after_s=5.5,
         environment=["SEED=1", "EMPTY=", "WORDS=a=b c"],
         pools__types=["g5.xlarge", "p4d.24xlarge", "u-6tb1.metal"],
         pools__zones=["us-east-1a", "us-west-2-lax-1a", "us-gov-west-1b"],
@@ -53,9 +56,9 @@ def test_everything_that_a_person_can_write_reads_back_equal() -> None:
         pools__failback_after_s=0,
         pools__deadline_s=86400,
         pools__deadline_step=5000,
-        pools__gang=True,
+        pools__gang=False,
         pools__gang_patience_s=120,
-        pools__efa=True,
+        pools__efa=False,
         pools__same_gpu=True,
         pools__accelerator_memory_gib=40.5,
         pools__on_demand_usd=["g5.xlarge=1.006", "p4d.24xlarge=32", "u-6tb1.metal=54.6"],
@@ -177,6 +180,9 @@ def test_the_example_in_the_docstring_is_one() -> None:
         ("signals.moves", "no"),
         ("signals.move_lead_s", -1),
         ("placement", ["lt-1"]),
+        ("elastic", "2-4"),
+        ("elastic", "4..2"),
+        ("elastic", "1..2"),  # of a run of one node
         ("standby", -1),
         ("standby", 1),  # of a run of one node
     ],

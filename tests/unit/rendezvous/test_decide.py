@@ -108,6 +108,22 @@ def test_a_generation_is_sealed_full_at_once_and_smaller_after_the_last_call(
     assert is_enough(count, Size(smallest=2, largest=3, last_call_s=3.0), unchanged_s=unchanged_s) is enough
 
 
+@pytest.mark.parametrize(
+    ("count", "reach", "enough"),
+    [
+        (3, 4, False),  # a replacement may still come: it is waited for, however long
+        (3, 3, True),
+        (2, 3, False),
+        (3, 2, True),
+        (1, 1, False),  # never fewer than the least
+        (4, 2, True),
+    ],
+)
+def test_who_is_within_reach_by_the_control_planes_word_is_waited_for(count: int, reach: int, enough: bool) -> None:
+    assert is_enough(count, Size(smallest=2, largest=4), unchanged_s=1000.0, reach=reach) is enough
+    assert is_enough(count, Size(smallest=2, largest=4), unchanged_s=0.0, reach=reach) is (count == 4)
+
+
 def test_slots_are_ranks_at_the_first_seal() -> None:
     here = [join("i-c", slot=2, incarnation=1), join("i-a", slot=0, incarnation=1), join("i-b", slot=1, incarnation=1)]
     assert texts(seating(here, (), 1, largest=3)) == ["0:1:i-a", "1:1:i-b", "2:1:i-c"]

@@ -19,6 +19,17 @@ def test_a_place_and_its_table_are_told_and_read_back() -> None:
 
 
 @pytest.mark.torch
+def test_an_elastic_run_is_told_when_it_may_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in torchrun_environment(PLACE, run="r", smallest=2, largest=4, regrow_s=7.5).items():
+        monkeypatch.setenv(name, text)
+    from torch.distributed.run import config_from_args, get_args_parser
+
+    config, _, _ = config_from_args(get_args_parser().parse_args(["train.py"]))
+    assert (config.min_nodes, config.max_nodes) == (2, 4)
+    assert config.rdzv_configs["regrow"] == "7.5"
+
+
+@pytest.mark.torch
 def test_torchrun_takes_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in torchrun_environment(PLACE, run="r", smallest=3, largest=3).items():
         monkeypatch.setenv(name, text)
