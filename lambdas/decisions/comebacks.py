@@ -1,14 +1,15 @@
 """Instances that run: a node that boots, or one that comes back after its place was given away.
 
 A stopped or hibernated instance can run again, with everything that it knew. It never becomes a second writer: its
-membership is over, so its commits lose, and its agent parks. Ours is ended; of a hand-tagged one people are told.
+membership is over, so its commits lose, and its agent parks. Ours is ended. A hand-tagged one is still offered by its
+tag: its entry ends, so that the sweep gives it the next free place (decisions.adoption), and people are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lambdas.decisions.actions import Action, Notify, Tell, Terminate
+from lambdas.decisions.actions import Action, EndMember, Guarded, Notify, Tell, Terminate
 from lambdas.decisions.facts import Facts
 from lambdas.decisions.losses import Place, place_of
 from lambdas.decisions.sorting import Answered, Booted
@@ -51,16 +52,14 @@ def _of(facts: Facts, one: Booted) -> tuple[Action, ...]:
         return (told, Terminate(instances=(member.instance,)))
     text = (
         f"{member.instance}, hand-tagged for run {facts.run}, runs again. Slot {member.slot} has gone on without it: "
-        "its agent parks and nothing of it is written. End it, or take the run's tag off and put it on again to offer "
-        "it anew."
+        "nothing of what it did there is written any more. While it carries the run's tag it gets the next place that "
+        "is free, for which its agent has to be started anew."
     )
-    return (
-        told,
-        Notify(
-            subject=f"spotproof: {member.instance} came back and has no place",
-            many=f"spotproof: {{count}} instances of run {facts.run} came back and have no place",
-            text=text,
-            do="End it, or offer it anew by its tag.",
-            run=facts.run,
-        ),
+    said = Notify(
+        subject=f"spotproof: {member.instance} came back and has no place",
+        many=f"spotproof: {{count}} instances of run {facts.run} came back and have no place",
+        text=text,
+        do="Start its agent anew; or end it, or take its tag off.",
+        run=facts.run,
     )
+    return (told, Guarded(first=EndMember(instance=member.instance), then=(said,)))

@@ -117,7 +117,7 @@ def _count(history: History) -> list[str]:
     """One launch for each slot and each loss, and what was declared."""
     launched = [one for one in history.ec2.instances.values() if not is_by_hand(one)]
     extras = history.ec2.extras + history.watch.planned
-    extras += history.weather.standby
+    extras += history.weather.standby + history.watch.offered_anew
     allowed = history.weather.slots + len(history.lost) + extras
     if len(launched) <= allowed:
         return []

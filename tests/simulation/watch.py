@@ -40,6 +40,7 @@ class WatchedTable:
         self.planned = 0  # claims for a holder that was well: each launches an instance more
         self.let_go: set[str] = set()  # instances that such a claim may end: the holder, or the successor nobody needed
         self.vacated: set[str] = set()
+        self.offered_anew = 0  # hand-tagged instances that got a place again: each may be lost again
         self.prewarmed: Counter[int] = Counter()  # by the window of a storm
         self._seats: dict[str, frozenset[str]] = {}
         self._causes: dict[str, str] = {}  # by `slot:incarnation`
@@ -95,6 +96,8 @@ class WatchedTable:
                 self._places(key, after)
                 self._seat(key, after)
                 self._claim(key, before or {}, after)
+            case "INSTANCE":
+                self.offered_anew += before is not None and "ended_at" in before and "ended_at" not in after
             case "LAUNCHER":
                 self._lease(before, after)
             case "LAUNCH":

@@ -394,6 +394,24 @@ def test_a_hand_tagged_node_that_comes_back_is_told_of_and_left_alone() -> None:
     ]
 
 
+def test_a_hand_tagged_node_that_comes_back_gets_the_next_free_place() -> None:
+    world = World()
+    adopted(world)
+    holder = gone_on(world, MINE)
+    world.ec2.instances[MINE].state = "running"
+    back = state(MINE, world.clock(), "running")
+    world.deliver(back)
+    world.deliver(back)
+    full(world)
+    world.ec2.instances[holder].state = "terminated"
+    for _ in range(2):
+        world.tick()
+    slot = world.slot()
+    assert (slot.successor_instance, world.member(MINE).incarnation) == (MINE, slot.incarnation)
+    assert world.member(MINE).ended_at is None
+    assert len([said for said in world.sns.said if "came back" in said["Subject"]]) == 1
+
+
 def test_a_node_that_comes_back_before_its_successor_is_still_the_holder() -> None:
     world = World()
     [lost] = world.started()
