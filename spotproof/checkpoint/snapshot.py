@@ -23,6 +23,7 @@ from torch import Tensor
 
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.dcp import ImagePlan, Peers, Shared, payload_views, plan_image, write_frames
+from spotproof.checkpoint.hostmemory import Registration, device_of, settle
 from spotproof.checkpoint.keeping import Keeper
 from spotproof.checkpoint.overlap import Behind, Copier, Copy, can_be_moved, cannot_rest, resting, still
 from spotproof.checkpoint.sharded import form_of, gathered, local_of
@@ -53,6 +54,7 @@ class _Slot:
 
     arena: Arena
     payloads: Mapping[str, Tensor]
+    registration: Registration | None  # of its memory with a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +191,12 @@ class Snapshotter:
     def close(self) -> None:
         """Unmap all arenas; their memory stays while the agent has it."""
         arenas = [slot.arena for slot in self._slots]
+        registrations = [slot.registration for slot in self._slots]
         self._copier.forget()
         self._slots = []  # lets go of the payload views, without which an arena cannot be unmapped
+        for registration in registrations:
+            if registration is not None:
+                registration.end()
         for arena in arenas:
             arena.close()
 
@@ -225,7 +231,8 @@ class Snapshotter:
         )
         fds = self._provide(plan)
         self.close()
-        self._slots = [_map(fd, plan) for fd in fds]
+        device = device_of(captured.tensors.values())
+        self._slots = [_map(fd, plan, device) for fd in fds]
         self._plan, self._form, self._room = plan, form, _document_room(plan)
         self._laid_out = captured.plan  # only now: memory may have been refused
 
@@ -289,14 +296,15 @@ def _document_room(plan: ImagePlan) -> int:
     return next(entry.bytes for entry in plan.layout.tensors if entry.key == STATE_KEY)
 
 
-def _map(fd: int, plan: ImagePlan) -> _Slot:
+def _map(fd: int, plan: ImagePlan, device: torch.device | None) -> _Slot:
     try:
         arena = Arena(fd)
     finally:
         os.close(fd)  # the mapping has its own reference
     arena.buffer.madvise(mmap.MADV_DONTFORK)  # a loader's worker that outlives the trainer must not hold the memory
+    registration = settle(arena.buffer, device)  # before the first touch
     write_frames(plan, arena.image())
-    return _Slot(arena=arena, payloads=payload_views(plan.layout, arena.image()))
+    return _Slot(arena=arena, payloads=payload_views(plan.layout, arena.image()), registration=registration)
 
 
 def _copy(tensors: Mapping[str, Tensor], slot: _Slot) -> None:
