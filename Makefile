@@ -27,7 +27,7 @@ VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
 NODE := node_modules/.made-$(call digest,package-lock.json)
 WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
 
-.PHONY: help setup lint format test synth deploy rehearse iam-proof idle-cost bench bench-multinode kill interruptions simulate show-skeleton show-control show-multinode lock clean
+.PHONY: help setup lint format test synth deploy rehearse iam-proof idle-cost bench bench-multinode bench-checkpoint gpu-check kill interruptions simulate show-skeleton show-control show-checkpoint show-multinode lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -93,6 +93,12 @@ bench-multinode: setup ## recovery of three nodes and the table's budget, torch'
 	$(BIN)/python benchmarks/multinode.py $(ARGS)
 	$(BIN)/python benchmarks/rendezvous_budget.py
 
+bench-checkpoint: setup ## what a save and a restore cost, rivals beside us: ARGS=--check judges, ARGS=--small takes minutes
+	@for name in checkpoint_stall checkpoint_commit restore; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py $(ARGS); done
+
+gpu-check: setup ## the copy from a GPU: registered arena, side stream, link speed; without one it says so
+	$(BIN)/python -m pytest tests/gpu -q -s -rs -p no:randomly -p no:xdist $(ARGS)
+
 N ?= 30
 kill: setup ## kill -9 at N seeded write boundaries of the data path, and N/4 damages of every kind: make kill N=300
 	$(BIN)/python -m tests.simulation.kill --count $(N)
@@ -108,6 +114,9 @@ show-skeleton: setup ## run what the skeleton promises, one line per promise
 
 show-control: setup ## run what the control plane promises, one line per promise
 	$(QUIET) $(BIN)/python -m tests.show_control $(ARGS)
+
+show-checkpoint: setup ## run what the checkpoint path promises, one line per promise
+	$(QUIET) $(BIN)/python -m tests.show_checkpoint $(ARGS)
 
 show-multinode: setup ## run what many nodes promise, one line per promise
 	$(QUIET) $(BIN)/python -m tests.show_multinode $(ARGS)
