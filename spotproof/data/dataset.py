@@ -12,6 +12,7 @@ of samples is exact, such noise is not.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections import deque
@@ -208,6 +209,7 @@ class Feed:
             "epoch_began_at": position.epoch_began_at,
             "accumulate": self.accumulate,
             "length": -1 if self.length is None else self.length,
+            "world": _world(),
             "epoch_start": self._epoch_start,
             "own": _own_generators(self.loader),
         }
@@ -219,6 +221,12 @@ class Feed:
             raise MismatchedState(
                 f"loader: {state['length']} batches per epoch in the checkpoint, {length} here",
                 next_step="use the same dataset and batch size, or begin a new run",
+            )
+        world = state.get("world", _world())
+        if world != _world() and self._shared is None:
+            raise MismatchedState(
+                f"loader: its samples were shared out to {world} ranks, here are {_world()}",
+                next_step="use spotproof.data.worldwide.GlobalBatches, whose order is the same in any world",
             )
         self.position = position_of(state)
         self._epoch_start = dict(state["epoch_start"])
@@ -290,6 +298,10 @@ def position_of(state: Mapping[str, Any]) -> Position:
 
 def _nothing() -> None:
     """Nothing is to be done."""
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _plain(indices: Any) -> object:  # Any: whatever a sampler yields

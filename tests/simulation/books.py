@@ -69,6 +69,8 @@ def _filled(history: History, head: Head) -> list[str]:
     if alive - holders - ahead:
         found.append(f"there and in no slot: {sorted(alive - holders - ahead)}")
     found += signs.problems(history)
+    if head.reach:
+        found.append(f"{head.reach} nodes are said to be within reach, and all are there")
     return [*found, *_stand_by(history, beside), *_together(history, holders | ahead)]
 
 

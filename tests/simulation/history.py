@@ -47,6 +47,7 @@ RECEIVES = 5
 QUIET_S = 30 * 60
 NODES_LOOK_S = 5  # an order that a later one replaces has been read by then (lambdas.decisions.flush.HEARD_S)
 GANG_PATIENCE_S = 120.0
+ELASTIC_AFTER_S = 60.0
 CLEAN_QUIET_S = 5 * 60  # nothing failed, so nothing is left for the slow rules
 CALM_LOOKS = 3  # quiet ends early when this many minutes in a row nothing was left to do
 WHOLE_QUIET = 16  # one in so many histories is played to the end of its quiet all the same
@@ -140,7 +141,8 @@ class History:
             never_joins=weather.never_joins,
             boot_deaths=weather.boot_deaths,
             commits=0.0 if weather.small_budget else weather.commits,
-            members=weather.slots if weather.standby else 0,
+            members=weather.slots if weather.standby or weather.least else 0,
+            least=weather.least,
         )
 
     # ------------------------------------------------------------------------------------------------- playing
@@ -152,6 +154,8 @@ class History:
             RUN,
             slots=weather.slots,
             standby=weather.standby,
+            elastic=f"{weather.least}..{weather.slots}" if weather.least else "",
+            elastic_after_s=ELASTIC_AFTER_S,
             market=weather.market,
             budgets=budgets,
             signals=signs.settings(weather),

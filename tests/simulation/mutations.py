@@ -16,6 +16,7 @@ from lambdas import wiring
 from lambdas.decisions import (
     adoption,
     answers,
+    elastic,
     ending,
     flush,
     launching,
@@ -326,6 +327,14 @@ def block_unheard() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def reach_not_taken_back() -> Iterator[None]:
+    """An elastic run shrinks, and its sealers never wait for all again: the books find the word."""
+    right = elastic.decide
+    with patched(elastic, "decide", lambda *words: tuple(one for one in right(*words) if getattr(one, "nodes", 0))):
+        yield
+
+
 MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "claim condition dropped": claim_condition_dropped,
     "look again dropped": look_again_dropped,
@@ -347,6 +356,7 @@ MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "leavers named again": leavers_named_again,
     "recoveries uncounted": recoveries_uncounted,
     "places kept by the lost": places_kept_by_the_lost,
+    "reach not taken back": reach_not_taken_back,
     "successor of a move not awaited": successor_not_awaited,
     "prewarmed node kept": prewarmed_kept,
     "date of a move forgotten": date_forgotten,
@@ -378,6 +388,7 @@ CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "leavers named again": lambda weather: weather.slots > 1 and not weather.clean,
     "recoveries uncounted": lambda weather: weather.small_budget,
     "places kept by the lost": lambda weather: weather.standby > 0,
+    "reach not taken back": lambda weather: weather.least > 0 and weather.dry_phases > 0,
     "successor of a move not awaited": lambda weather: weather.maintenances > 0 and not weather.failback_s,
     "prewarmed node kept": lambda weather: weather.prewarm and weather.rebalances > 0,
     "date of a move forgotten": lambda weather: weather.maintenances > 0,

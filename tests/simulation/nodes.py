@@ -93,6 +93,7 @@ class Nodes:
     boot_deaths: float = 0.0
     commits: float = 0.3  # how likely a turn of training commits
     members: int = 0  # of a membership, where there are more places than that; 0: as many as places
+    least: int = 0  # of them, where the control plane says so; 0: always all
     _generations: dict[int, Generation] = field(default_factory=dict)
 
     def act(self, booted: Callable[[str], None], died: Callable[[str], None]) -> None:
@@ -334,14 +335,26 @@ class Nodes:
         stay = [member for member in found if member in before]
         taken = {member.partition(":")[0] for member in found}
         lost = [one for one in before if one not in stay]
-        if (before and not lost) or not all(self._is_lost(one) or one.partition(":")[0] in taken for one in lost):
+        grows = self.least and before and len(before) < self.members and len(found) > len(before)
+        if (before and not lost and not grows) or not all(
+            self._is_lost(one) or one.partition(":")[0] in taken for one in lost
+        ):
             return ()
         joined = [*stay, *(member for member in found if member not in stay)][: self.members]
         if number and set(joined) - set(stay) and len(joined) == self.members:
             self.faults["a node that stood by took a place"] += any(
                 one.partition(":")[0] not in {old.partition(":")[0] for old in before} for one in joined
             )
-        return tuple(joined) if len(joined) == self.members else ()
+        is_smaller = 0 < len(joined) < self.members and len(joined) >= self._within_reach()
+        self.faults["an elastic run shrinks"] += is_smaller
+        self.faults["an elastic run grows"] += bool(grows) and len(joined) == self.members
+        return tuple(joined) if is_smaller or len(joined) == self.members else ()
+
+    def _within_reach(self) -> int:
+        """With how many nodes the sealer goes on: with all but for the control plane's word."""
+        head = self.stores.heads.read(self.run)
+        said = head.reach if head is not None and self.least else 0
+        return max(self.least, said or self.members)
 
     def _is_lost(self, member: str) -> bool:
         """Whether its neighbours see that it is gone, or it has taken itself out."""

@@ -74,6 +74,7 @@ class Weather:
     gang: bool = False
     failback_s: float = 0.0
     standby: int = 0
+    least: int = 0  # of an elastic run
 
     @staticmethod
     def of(seed: int) -> Weather:
@@ -83,7 +84,9 @@ class Weather:
         # Of a chance of its own, so that what a seed meant before stays what it is but for the nodes that stand by.
         stands_by = weather.slots > 1 and not weather.beats_out_s and random.Random(f"standby {seed}").random() < 0.3
         has_block = not (weather.clean or weather.beats_out_s) and random.Random(f"block {seed}").random() < 0.2
-        return replace(weather, standby=int(stands_by), blocks=int(has_block))
+        varies = random.Random(f"elastic {seed}").random() < 0.25 and weather.slots > 1
+        varies = varies and not (weather.clean or weather.gang or weather.beats_out_s)
+        return replace(weather, standby=int(stands_by), blocks=int(has_block), least=int(varies))
 
 
 def _clean(seed: int, chance: random.Random) -> Weather:

@@ -68,6 +68,18 @@ def test_without_a_manifest_one_part_is_on_the_disk_and_another_in_the_bucket(ri
     assert [bytes_of(one) for one in loose] == [image(10, rank) for rank in range(WORLD)]
 
 
+@pytest.mark.parametrize(("rank", "its"), [(0, 0), (1, 1), (2, 0), (5, 1)])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_rank_of_a_larger_world_gets_the_part_of_one_that_was_there(
+    rig: Rig, rank: int, its: int, is_committed: bool
+) -> None:
+    save(rig, 10, 0)
+    save(rig, 10, 1, staged=not is_committed)
+    fetched = rig.fetcher(local=True).exact((1, 10), rank, is_committed=is_committed, any_world=True)
+    assert (fetched.part.rank, fetched.part.world) == (its, WORLD)
+    assert bytes_of(fetched) == image(10, its)
+
+
 def test_what_is_not_whole_is_quarantined_so_that_all_choose_again(rig: Rig) -> None:
     for rank in range(WORLD):
         save(rig, 10, rank)

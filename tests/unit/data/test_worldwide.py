@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from spotproof.data.dataset import Feed
 from spotproof.data.worldwide import GlobalBatches, reseed
-from spotproof.errors import BadSettings, SpotproofError
+from spotproof.errors import BadSettings, MismatchedState, SpotproofError
 
 SAMPLES, BATCH, MICRO = 50, 12, 2  # four steps in an epoch, two samples of each are left out
 
@@ -136,3 +136,14 @@ def test_noise_goes_on_where_the_world_is_the_same_or_is_not_known() -> None:
     reseed(2, 0, 2, step=5)
     reseed(0, 0, 2, step=5)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loader_that_was_shared_out_to_another_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Feed(loader=DataLoader(TensorDataset(torch.arange(8)), batch_size=4))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    state = plain.state()
+    plain.load(state)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(MismatchedState, match="shared out to 2 ranks, here are 3"):
+        plain.load(state)
+    plain.load({name: value for name, value in state.items() if name != "world"})  # as an earlier version saved it

@@ -7,18 +7,20 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from spotproof.contract import keys
-from spotproof.contract.items import Generation, Join, PointerItem, Sealer
+from spotproof.contract.items import Generation, Head, Join, PointerItem, Sealer
+from spotproof.contract.states import RunStatus
 from spotproof.errors import Lost, Superseded, Unavailable
 from spotproof.rendezvous.decide import Seat, Size
 from spotproof.rendezvous.joining import Entered, Joining, leave
 from spotproof.rendezvous.watch import Watch
+from spotproof.store.head import Heads
 from spotproof.store.joins import Joins
 from spotproof.store.local import IN_MEMORY, LocalTable
 from spotproof.store.members import Memberships
@@ -211,6 +213,16 @@ def test_a_smaller_world_is_sealed_after_the_last_call_and_a_full_one_at_once(la
     after = {node: future.result(LIMIT_S) for node, future in lab.enter("a", "c").items()}
     assert {one.world for one in after.values()} == {2}
     assert clock() - began >= 3.0
+
+
+def test_a_submitted_run_shrinks_at_the_control_planes_word_alone(lab: Lab) -> None:
+    heads, size = Heads(lab.table), Size(smallest=2, largest=3, last_call_s=2.0)
+    heads.create(Head(run=RUN, status=RunStatus.ACTIVE, slots=3, least=2))
+    entered = lab.enter("i-a", "i-b", size=size)
+    done, _ = wait(entered.values(), timeout=10 * size.last_call_s / FASTER)
+    assert not done  # the third may come, however long it takes
+    heads.within_reach(RUN, 2)
+    assert {one.result(LIMIT_S).world for one in entered.values()} == {2}
 
 
 def test_a_world_grows_again_right_after_a_commit_and_not_before_a_minute(lab: Lab) -> None:
