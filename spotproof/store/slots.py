@@ -117,7 +117,7 @@ class Slots:
         return Update(
             key=keys.slot(seen.run, seen.slot),
             set=claimed,
-            remove=("successor_launch", "successor_bound_at"),
+            remove=("successor_launch", "successor_bound_at") if whose == "successor" else (),
             when=AllOf(place, _unmoved(seen)),
         )
 
@@ -193,7 +193,8 @@ class Slots:
         if seen.successor_instance == instance:
             when = AllOf(Eq("successor_instance", instance), _unmoved(seen))
             return self._move(seen, {}, remove=_SUCCESSION, when=when)
-        return self._move(seen, {"holder_instance": NO_INSTANCE}, remove=_MOVE, when=Eq("holder_instance", instance))
+        gone = (*_MOVE, "waits_for_notice")  # a successor that waits beside it has nobody to wait for
+        return self._move(seen, {"holder_instance": NO_INSTANCE}, remove=gone, when=Eq("holder_instance", instance))
 
     def _move(self, seen: Slot, changed: Item, *, remove: tuple[str, ...], when: Condition) -> Slot:
         change = Update(key=keys.slot(seen.run, seen.slot), set=changed, remove=remove, when=when)

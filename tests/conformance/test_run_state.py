@@ -10,6 +10,7 @@ import pytest
 from spotproof.contract import hours, keys
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import (
+    NEVER,
     NO_INSTANCE,
     Head,
     History,
@@ -350,6 +351,14 @@ def test_vacating_takes_an_instance_out_and_only_once(table: Table, run: str) ->
     with pytest.raises(Lost):
         slots.vacate(held, "i-a")
     assert slots.claim(vacant, NO_INSTANCE, cause=Cause.USER, now=NOW).incarnation == 2  # resumed
+
+
+def test_a_successor_that_waits_beside_a_vacated_holder_has_nobody_to_wait_for(table: Table, run: str) -> None:
+    slots, held = Slots(table), held_slot(table, run)
+    claimed = slots.claim(held, "i-a", cause=Cause.REBALANCE, now=NOW, deadline_at=NEVER, waits_for_notice=True)
+    vacant = slots.vacate(claimed, "i-a")
+    assert (vacant.holder_instance, vacant.successor_instance) == (NO_INSTANCE, NO_INSTANCE)
+    assert not vacant.waits_for_notice
 
 
 def test_vacating_a_successor_withdraws_its_claim(table: Table, run: str) -> None:

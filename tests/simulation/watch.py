@@ -137,6 +137,8 @@ class WatchedTable:
         holder, successor = before.get("holder_instance"), before.get("successor_instance")
         if _number(after, "incarnation") <= _number(before, "incarnation"):
             self._vacated(key, before, after)
+            if "successor_instance" in after and after.get("cause") != before.get("cause"):
+                self.claimed_for[number, str(holder)] = str(after.get("cause"))  # it goes for another reason now
             if after.get("successor_instance") != successor:
                 self.claimed_for.pop(
                     (number, str(after.get("successor_instance"))), None
