@@ -18,7 +18,7 @@ from spotproof.contract.exits import ExitCode
 from spotproof.contract.limits import FIRST_HEARTBEAT_S, LAST_COMMIT_WAIT_S
 from spotproof.contract.protocol import Exited, Go, Notice, Role
 from spotproof.contract.runspec import RunSpec
-from spotproof.contract.settings import RendezvousSettings
+from spotproof.contract.settings import START_FROM_VARIABLE, RendezvousSettings
 from spotproof.contract.states import NodePhase, NoticeKind
 from spotproof.errors import ContractError, ProtocolError
 from spotproof.rendezvous.launch import torchrun_environment
@@ -206,14 +206,15 @@ class Launching:
     def _go(self, spec: RunSpec) -> Go:
         """Of many nodes torchrun is told by its environment where its place is; the spec's own variables win."""
         place = self.situation.place
+        begins = (f"{START_FROM_VARIABLE}={spec.start_from}",) if spec.start_from else ()
         if not self.situation.is_together or place is None:
-            return Go(command=spec.command, environment=spec.environment)
+            return Go(command=spec.command, environment=(*begins, *spec.environment))
         seat = replace(self.rendezvous, instance=place.instance, slot=place.slot, incarnation=place.incarnation)
         told = torchrun_environment(
             seat, run=spec.run, smallest=spec.least, largest=spec.slots, regrow_s=spec.regrow_after_s
         )
         added = tuple(f"{name}={text}" for name, text in told.items())
-        return Go(command=spec.command, environment=(*added, *spec.environment), waits_to_be_stopped=True)
+        return Go(command=spec.command, environment=(*added, *begins, *spec.environment), waits_to_be_stopped=True)
 
     def _count_failure(self, code: int) -> None:
         training, saves, spec = self.situation.training, self.situation.saves, self.situation.spec

@@ -102,6 +102,13 @@ def take(
     return tuple(source.conversions)
 
 
+def mark_as_stepped(objects: Mapping[str, object]) -> None:
+    """Optimizers have stepped, in an earlier process: a schedule that looks only at this one would warn."""
+    for thing in objects.values():
+        if isinstance(thing, torch.optim.Optimizer):
+            setattr(thing, "_opt_called", True)  # noqa: B010 -- torch's own, and private
+
+
 def counters_of(image: Any, layout: Layout) -> dict[str, object]:  # Any: a writable buffer
     """The run's own counters in `image`, without touching any object: where to go on is known before the restore."""
     source = Source(tensors=payload_views(layout, image), may_convert=frozenset())

@@ -27,7 +27,7 @@ MODULE: Final = "module"
 OPTIMIZER: Final = "optimizer"
 OBJECT: Final = "object"
 
-_WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+WRAPPERS: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _DATA_PARALLEL: Final = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _PLAIN_TENSORS: Final = (Tensor, nn.Parameter, nn.Buffer)
 _NUMPY_SCALARS: Final = "biufcmM"  # kinds whose bytes say everything
@@ -84,7 +84,7 @@ def canonical_name(root: nn.Module, name: str) -> str:
     kept: list[str] = []
     module: nn.Module | None = root
     for segment in name.split("."):
-        is_wrapper = segment in _WRAPPERS or (segment == "module" and isinstance(module, _DATA_PARALLEL))
+        is_wrapper = segment in WRAPPERS or (segment == "module" and isinstance(module, _DATA_PARALLEL))
         if not is_wrapper:
             kept.append(segment)
         module = None if module is None else module._modules.get(segment)  # noqa: SLF001 -- a get without raising

@@ -23,7 +23,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter as DcpStorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
@@ -85,7 +91,7 @@ class StorageWriter(DcpStorageWriter):
         self._step = step
         self._chunk_bytes = chunk_bytes
         self._threads = threads
-        self._pending: tuple[Part, AbstractSet[str]] | None = None  # of the coordinator: waits for `.metadata`
+        self._pending: tuple[Part, AbstractSet[str], Frame] | None = None  # of the coordinator: waits for `.metadata`
         self._is_coordinator = False
         self.saved: Order | None = None
 
@@ -139,7 +145,7 @@ class StorageWriter(DcpStorageWriter):
         self._send(part.image, content.image, listed)
         self._send(part.layout, memoryview(content.layout), listed)
         if self._is_coordinator:
-            self._pending = (part, listed)
+            self._pending = (part, listed, image.frames[-1][0])
         else:
             self._put_part(part)
         done: Future[list[WriteResult]] = Future()
@@ -153,9 +159,11 @@ class StorageWriter(DcpStorageWriter):
         """
         if self._pending is None:
             raise AssertionError("DCP calls finish where it has called write_data")
-        part, listed = self._pending
+        part, listed, document = self._pending
         storage = {result.index: result.storage_data for of_rank in results for result in of_rank}
-        blob = metadata_blob(metadata, storage)
+        index = MetadataIndex(STATE_KEY, torch.Size([0]))
+        storage[index] = _StorageInfo(part.image.name, document.offset, document.end - document.offset)
+        blob = metadata_blob(_with_document(metadata, document.entry.bytes), storage)
         file = file_of(METADATA_FILE, memoryview(blob), chunk_bytes=self._chunk_bytes)
         self._send(file, memoryview(blob), listed)
         part = replace(part, metadata=file)
@@ -285,6 +293,19 @@ def _encoded(name: str, value: object, sink: TensorSink) -> Json:
             "a sharded tensor within a tuple is none that DCP sees", path=name, next_step="use a list"
         )
     return node
+
+
+def _with_document(metadata: Metadata, document_bytes: int) -> Metadata:
+    """`metadata` with the state document: who reads it knows these frames for ours, which have no CRC."""
+    size = torch.Size([document_bytes])
+    described = TensorStorageMetadata(
+        TensorProperties(dtype=torch.uint8), size, [ChunkStorageMetadata(torch.Size([0]), size)]
+    )
+    return replace(
+        metadata,
+        state_dict_metadata={**metadata.state_dict_metadata, STATE_KEY: described},
+        planner_data={**(metadata.planner_data or {}), STATE_KEY: tuple(STATE_KEY.split("."))},
+    )
 
 
 def _document(values: Mapping[str, Json], paths: Mapping[str, Any], order: Order) -> Tensor:

@@ -13,6 +13,7 @@ budgets: {recoveries: 25}
 signals: {prewarm: false, moves: true}  # what follows from advice and planned maintenance
 standby: 0                              # nodes beside the slots that are ready to take one
 elastic: ""                             # 2..4, of four slots: go on with fewer when EC2 has no replacement
+start_from: ""                          # a path or s3://BUCKET/PREFIX: others' checkpoint that the run begins with
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ class RunSpec:
     liveness: Liveness = field(default_factory=Liveness)
     budgets: Budgets = field(default_factory=Budgets)
     signals: Signals = field(default_factory=Signals)
+    start_from: str = ""  # a checkpoint of others: the state of step 0
     environment: tuple[str, ...] = ()  # NAME=value
     placement: Placement | None = None
 

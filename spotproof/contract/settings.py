@@ -17,6 +17,7 @@ from spotproof.errors import BadSettings
 
 PREFIX: Final = "SPOTPROOF_"
 NOTICE_FILE_VARIABLE: Final = "SPOTPROOF_NOTICE_FILE"
+START_FROM_VARIABLE: Final = "SPOTPROOF_START_FROM"  # to the trainer: the run spec's `start_from`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

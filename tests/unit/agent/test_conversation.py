@@ -6,7 +6,7 @@ import os
 import selectors
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +265,18 @@ def test_a_trainer_is_welcome_once_the_node_has_joined(tmp_path: Path, stack: Ex
     assert heard(launcher) == [Go(command=("python", "train.py"), environment=("A=1",))]
     desk.launching.go()
     assert heard(launcher) == []  # once
+
+
+def test_where_a_run_begins_is_told_with_the_command(tmp_path: Path, stack: ExitStack) -> None:
+    desk = Desk(tmp_path, stack, generation=0)
+    launcher = desk.connect(Role.LAUNCHER)
+    assert desk.now_.spec is not None
+    desk.now_.spec = replace(desk.now_.spec, start_from="s3://others/gpt")
+    desk.now_.generation = 4
+    desk.launching.go()
+    [go] = heard(launcher)
+    assert isinstance(go, Go)
+    assert go.environment == ("SPOTPROOF_START_FROM=s3://others/gpt", "A=1")
 
 
 def test_a_save_is_committed_and_told(desk: Desk) -> None:

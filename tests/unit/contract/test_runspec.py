@@ -46,6 +46,7 @@ def test_everything_that_a_person_can_write_reads_back_equal() -> None:
         elastic="2..3",
         elastic_after_s=0,
         regrow_after_s=5.5,
+        start_from="s3://others/gpt/step-500",
         environment=["SEED=1", "EMPTY=", "WORDS=a=b c"],
         pools__types=["g5.xlarge", "p4d.24xlarge", "u-6tb1.metal"],
         pools__zones=["us-east-1a", "us-west-2-lax-1a", "us-gov-west-1b"],
