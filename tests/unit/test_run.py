@@ -336,3 +336,62 @@ def test_a_second_loader_is_refused(environ: dict[str, str]) -> None:
             loop.learn(batch)
         with pytest.raises(BadSettings, match="second loader"):
             next(run.batches([1, 2]))
+
+
+def trained(path: Path) -> Path:
+    loop = Loop()
+    loop.learn([torch.ones(2, 1)])
+    torch.save({"model": loop.model.state_dict(), "optimizer": loop.optimizer.state_dict()}, path)
+    return path
+
+
+def test_others_state_is_where_a_run_begins_and_its_own_where_it_goes_on(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = trained(tmp_path / "others.pt")
+    expected = torch.load(path, weights_only=True)["model"]["weight"].item()
+    for begun_with in (path, "no longer there"):
+        loop = Loop()
+        with Run.from_env(environ, start_from=begun_with) as run:
+            loop.track(run)
+            step = run.restore()
+            if begun_with is path:
+                assert (step, loop.model.weight.item()) == (0, expected)
+                for batch in run.batches(loop.loader):
+                    loop.learn(batch)
+                after = loop.model.weight.item()
+    assert (step, loop.model.weight.item()) == (3, after)
+
+
+def test_the_run_spec_can_say_where_a_run_begins(environ: dict[str, str], tmp_path: Path) -> None:
+    path, loop = trained(tmp_path / "others.pt"), Loop()
+    with Run.from_env({**environ, "SPOTPROOF_START_FROM": str(path)}) as run:
+        loop.track(run)
+        run.restore()
+    assert loop.model.weight.item() == torch.load(path, weights_only=True)["model"]["weight"].item()
+
+
+def begin(environ: dict[str, str], path: Path, *, restores: bool) -> None:
+    loop = Loop()
+    with Run.from_env(environ, start_from=path) as run:
+        loop.track(run)
+        if restores:
+            run.restore()
+        loop.learn([torch.ones(2, 1)])
+        run.boundary()
+
+
+def test_others_state_that_does_not_fit_ends_the_run_before_its_first_step(
+    environ: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save({"weight": torch.ones(1, 1)}, tmp_path / "w.pt")
+    with pytest.raises(SystemExit) as ended:
+        begin(environ, tmp_path / "w.pt", restores=True)
+    assert ended.value.code == 78
+    assert "not in the checkpoint [bias]" in caplog.text
+
+
+def test_others_state_is_not_put_over_a_step_that_has_been_made(environ: dict[str, str], tmp_path: Path) -> None:
+    path = trained(tmp_path / "others.pt")
+    with pytest.raises(CheckpointError, match="training has begun without"):
+        begin(environ, path, restores=False)
