@@ -57,6 +57,8 @@ def decide(facts: Facts, lost: Sequence[Loss]) -> Express | None:
                 return None
     if claimed is None or not isinstance(claimed.first, Claim) or facts.head is None:
         return None
+    if order is not None and order.order.order == facts.head.order:
+        return None  # it has been given, and who gave it sends it
     launched = _launch(facts, claimed.first)
     if launched is None or not isinstance(launched.first, Intend):
         return None

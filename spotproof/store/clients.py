@@ -47,6 +47,9 @@ _SETTINGS: Final[dict[str, ClientSettings]] = {
 }
 
 
+_UNCHECKED: Final = frozenset({"dynamodb", "ec2"})  # on the way from a notice to its launch
+
+
 class Clients:
     """Clients of one process, made on first use and shared by its threads.
 
@@ -141,6 +144,9 @@ class Clients:
             retries={"mode": "standard", "total_max_attempts": settings.tries},
             max_pool_connections=settings.connections,
             tcp_keepalive=True,
+            # Requests are built here from typed values and tried in tests; to look through each of them again takes a
+            # third of what a call to the table costs us.
+            parameter_validation=service not in _UNCHECKED,
         )
         try:
             if self._session is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spotproof.contract import keys
 from spotproof.contract.items import Head
 from spotproof.contract.states import LaunchState
-from spotproof.store.table import AllOf, Check, Eq, Op, Table, Update, Write
+from spotproof.store.table import Absent, AllOf, Check, Condition, Eq, Op, Table, Update, Write
 
 __all__ = ["Replacements"]
 
@@ -36,7 +36,9 @@ class Replacements:
 
 
 def _in_status(seen: Head, order: Update | None) -> Op:
+    """The head, with the order in place of the one that was seen. Another order's id means another order."""
     active = Eq("status", seen.status.value)
     if order is None:
         return Check(key=keys.head(seen.run), when=active)
-    return Update(key=order.key, set=order.set, when=active if order.when is None else AllOf(order.when, active))
+    stands: Condition = Absent("order") if seen.order is None else Eq("order", seen.order)
+    return Update(key=order.key, set=order.set, when=AllOf(stands, active))
