@@ -117,6 +117,18 @@ def test_it_follows_from_one_membership_to_the_next_and_stays_at_hand_between_th
     assert desk.hear(sealed(5, "0:2:i-c", "1:3:i-d"), bad=3) != ""
 
 
+def test_when_a_node_joined_is_sure_only_if_it_was_seen_outside_before(desk: Desk) -> None:
+    desk.hear(sealed(3, "0:1:i-a", "1:1:i-old"))
+    desk.hear(sealed(4))
+    desk.hear(sealed(5))
+    assert desk.now.joined_in == 4
+
+
+def test_an_agent_that_starts_again_does_not_know_when_its_node_joined(desk: Desk) -> None:
+    desk.hear(sealed(4))
+    assert (desk.now.generation, desk.now.joined_in) == (4, 0)
+
+
 def test_a_checkpoint_that_another_node_completed_is_heard_of(desk: Desk) -> None:
     desk.hear(sealed(3))
     desk.now.saves.parted = (3, 20)
