@@ -27,7 +27,7 @@ VENV := .venv/.made-$(call digest,requirements.lock pyproject.toml)
 NODE := node_modules/.made-$(call digest,package-lock.json)
 WHEELS := .cache/wheels/.made-$(call digest,lambdas/requirements.txt)
 
-.PHONY: help setup lint format test synth deploy rehearse iam-proof idle-cost bench bench-multinode bench-checkpoint gpu-check kill interruptions simulate show-skeleton show-control show-checkpoint show-multinode lock clean
+.PHONY: help setup lint format test synth deploy rehearse iam-proof idle-cost bench bench-multinode bench-checkpoint gpu-check kill interruptions soak simulate show-skeleton show-control show-checkpoint show-multinode lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -105,6 +105,10 @@ kill: setup ## kill -9 at N seeded write boundaries of the data path, and N/4 da
 
 interruptions: setup ## N interruptions with notice in one real training, no step lost: make interruptions N=1000
 	$(BIN)/python -m tests.simulation.interruptions --count $(N)
+
+SECONDS_OF_SOAK = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),1800)
+soak: setup ## saves every 2 s while things go wrong, nothing grows: half an hour, or make soak SECONDS=60
+	$(BIN)/python -m tests.simulation.soak --seconds $(SECONDS_OF_SOAK)
 
 simulate: setup ## the control plane in N seeded histories of bad weather: make simulate N=20000
 	$(QUIET) $(BIN)/python -m tests.simulation --n $(N) $(ARGS)
