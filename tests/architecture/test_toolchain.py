@@ -30,7 +30,8 @@ def pins(name: str) -> dict[str, str]:
 def declared() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["torch"], *extras["cdk"], *extras["rehearsal"], *extras["dev"]]
+    own = ("torch", "cdk", "rehearsal", "bench", "dev")
+    wanted = [*project["dependencies"], *(one for extra in own for one in extras[extra])]
     return [one for one in map(Requirement, wanted) if one.name != "spotproof"]
 
 
