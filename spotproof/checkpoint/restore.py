@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -40,6 +40,9 @@ _LISTED_MAX = 10
 _CODE_CHANGED = "restore into the objects that were saved, or start a new run from exported weights"
 
 
+Parts = Callable[[], Sequence[tuple[Any, Layout]]]  # Any: writable buffers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """What came back besides the objects: the run's own counters, and each dtype that was converted by permission."""
@@ -56,17 +59,20 @@ def restore(
     *,
     step: int,
     may_convert: AbstractSet[str] = frozenset(),
+    parts: Parts | None = None,
 ) -> Restored:
     """Put the state in `image`, which must be that of `step`, into `objects` and the random generators of this process.
 
-    `may_convert` names tensors (`model.head.weight`) whose dtype may differ between floating types.
+    `may_convert` names tensors (`model.head.weight`) whose dtype may differ between floating types. `parts` gives the
+    images of all ranks and their layouts, where a world of another size saved them: tensors of which each rank had a
+    part are put together and cut anew.
 
     Raises:
         MismatchedState: an object, a key, a shape or a dtype differs; every difference is named, nothing has changed.
         BadManifest: the image does not hold a state document of a known format.
         Damaged: the image is that of another step.
     """
-    source = Source(tensors=payload_views(layout, image), may_convert=may_convert)
+    source = Source(tensors=payload_views(layout, image), may_convert=may_convert, parts=_views_of(parts))
     document = _document(source)
     saved: Mapping[str, Json] = document["objects"]
     _same_names("tracked objects", set(saved), set(objects))
@@ -80,6 +86,10 @@ def restore(
         plan.load()
     _restore_rng(cast("dict[str, Any]", source.decode(document["rng"], "rng")))
     return Restored(step=step, counters=counters, conversions=tuple(source.conversions))
+
+
+def _views_of(parts: Parts | None) -> Callable[[], Sequence[Mapping[str, Tensor]]] | None:
+    return None if parts is None else lambda: [payload_views(layout, image) for image, layout in parts()]
 
 
 def take(
@@ -215,15 +225,15 @@ def _plan_module(name: str, module: nn.Module, node: Json, source: Source) -> _M
         if not isinstance(target, Tensor) or key.endswith(_EXTRA_STATE):
             state[key] = source.decode(content, path)
             continue
-        if isinstance(content, dict) and sharded.SHARD in content:
+        if source.is_part(content):
             part = source.part(content[sharded.SHARD])
             source.check_part(path, part, target)
             state[key] = part.like(target) if not source.problems else part.local
             continue
-        if not (isinstance(content, dict) and "$tensor" in content):
+        tensor = source.tensor(content)
+        if tensor is None:
             source.problems.append(f"{path}: no such tensor in the checkpoint, a {type(target).__name__} here")
             continue
-        tensor = source.view(content["$tensor"])
         source.check(path, tensor, target, is_shape_fixed=True)
         if isinstance(target, DTensor) and tensor.shape == target.shape:
             tensor = sharded.cut(tensor, target).like(target)

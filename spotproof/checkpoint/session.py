@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -121,14 +121,22 @@ class Session:
                 session._hear(frame)
             return session
 
-    def image(self) -> Image | None:
-        """The checkpoint to start from, verified; None: there is none, training starts at step 0.
+    def parts(self, image: Image) -> Callable[[], list[tuple[mmap.mmap, Layout]]] | None:
+        """Gets every rank's part of the checkpoint, one after the other; None where as many ranks as here saved it."""
+        saved_by = image.restored.world
+        if saved_by in (0, self.ranks.world):
+            return None
+        return lambda: [(one.memory, one.layout) for rank in range(saved_by) if (one := self.image(rank)) is not None]
+
+    def image(self, rank: int | None = None) -> Image | None:
+        """The checkpoint to start from, verified; None: there is none, training starts at step 0. `rank`: whose part,
+        if not this one's.
 
         Raises:
             NoLoadableCheckpoint: there are checkpoints and none is whole: starting at zero would lose work silently.
             NoAgent: the agent has gone.
         """
-        self._send(WantRestore(rank=self.ranks.rank))
+        self._send(WantRestore(rank=self.ranks.rank if rank is None else rank))
         with_memory = self._wait_for(Restored, RestoreFailed)
         frame = with_memory.frame
         if isinstance(frame, RestoreFailed):

@@ -7,11 +7,13 @@ ones once): `gathered` brings the plans together, one collective per layout; a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, no_grad
 from torch.distributed.tensor import DTensor
@@ -20,8 +22,10 @@ from torch.distributed.tensor.placement_types import Partial
 
 from spotproof.checkpoint import tagged
 from spotproof.checkpoint.tagged import Json
+from spotproof.errors import MismatchedState
 
 SHARD: Final = "$shard"
+_ALONG: Final = re.compile(r"S\((\d+)\)")
 _GATHER_WITHIN: Final = timedelta(seconds=120)
 
 Gather = Callable[[Any], list[Any]]
@@ -69,7 +73,26 @@ def cut(whole: Tensor, target: DTensor) -> Part:
     local = whole
     for dimension, (length, at) in enumerate(zip(shape, offset, strict=True)):
         local = local.narrow(dimension, min(at, local.shape[dimension]), length)
-    return Part(local=local.contiguous(), placements=placements_of(target), shape=tuple(whole.shape))
+    local = local.clone(memory_format=torch.contiguous_format)  # of its own: whoever keeps it must not keep the whole
+    return Part(local=local, placements=placements_of(target), shape=tuple(whole.shape))
+
+
+def joined(parts: Sequence[Tensor], key: str, placements: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
+    """The whole of a tensor whose parts lay along one dimension of one mesh, rank by rank, as FSDP2 lays them.
+
+    Raises MismatchedState for other placements, or a mesh of some of the ranks: only a world like the one that saved
+    them fits those.
+    """
+    found = _ALONG.fullmatch(placements[0]) if len(placements) == 1 else None
+    if placements == ("R",):
+        return parts[0].clone()
+    whole = None if found is None else torch.cat(list(parts), dim=int(found[1]))
+    if whole is None or tuple(whole.shape) != shape:
+        raise MismatchedState(
+            f"{key}: sharded as {','.join(placements)} by a world of another size",
+            next_step="go on with as many ranks as before; only state on a mesh of one dimension fits another world",
+        )
+    return whole
 
 
 def local_of(tensor: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -17,12 +17,35 @@ from spotproof.errors import BadManifest
 
 @dataclass(slots=True, kw_only=True)
 class Source:
-    """The tensors of an image, what is wrong with them for these objects, and what was converted."""
+    """The tensors of an image, what is wrong with them for these objects, and what was converted.
+
+    `parts`: the tensors of all ranks' images, in their order, where a world of another size saved them. They are asked
+    for when the first tensor has to be put together; what every rank has whole needs nobody else's.
+    """
 
     tensors: Mapping[str, Tensor]
     may_convert: AbstractSet[str]
+    parts: Callable[[], Sequence[Mapping[str, Tensor]]] | None = None
     problems: list[str] = field(default_factory=list)
     conversions: list[str] = field(default_factory=list)
+    _asked: Sequence[Mapping[str, Tensor]] = ()
+
+    def is_part(self, content: object) -> bool:
+        """Whether `content` stands for this rank's part of a tensor, saved by as many ranks as there are."""
+        return self.parts is None and isinstance(content, dict) and sharded.SHARD in content
+
+    def tensor(self, content: object) -> Tensor | None:
+        """The whole tensor that `content` stands for; None: it stands for something else."""
+        if isinstance(content, dict) and "$tensor" in content:
+            return self.view(content["$tensor"])
+        return self._whole(content[sharded.SHARD]) if isinstance(content, dict) and sharded.SHARD in content else None
+
+    def _whole(self, content: Json) -> Tensor:
+        """A tensor that was saved by the parts of a world of another size, put together."""
+        key, placements, shape = content
+        if not self._asked and self.parts is not None:
+            self._asked = self.parts()
+        return sharded.joined([one[key] for one in self._asked if key in one], key, tuple(placements), tuple(shape))
 
     def view(self, key: str) -> Tensor:
         """The tensor under `key`, sharing the image's memory."""
@@ -65,7 +88,7 @@ class Source:
             case "$tensor":
                 return self.view(content).clone()
             case sharded.SHARD:
-                return self.part(content)
+                return self.part(content) if self.parts is None else self._whole(content)
             case "$ndarray":
                 return self.view(content).clone().numpy()
             case "$size":
