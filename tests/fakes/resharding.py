@@ -1,85 +1,85 @@
-"""FSDP2 state that one world saves and others restore: `python -m tests.fakes.resharding SAVED RESTORED... FOLDER`.
+"""Ranks that call DCP with our storage: some save, others, of another number, load. Writes what they found as JSON.
 
-Each world is as many processes; what the first one had, and what every other one has after the restore, are digests of
-whole tensors in FOLDER/WORLD.json.
+python -m tests.fakes.resharding FOLDER
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from spotproof.checkpoint.dcp import Peers
-from spotproof.checkpoint.restore import restore
-from spotproof.checkpoint.sharded import gathered
-from spotproof.checkpoint.snapshot import Snapshotter
-from spotproof.contract import layout
-from spotproof.contract.layout import Layout, image_name
-from tests.fakes.sharding import STEP, Sharded
-from tests.fakes.training import Memory
+from spotproof.checkpoint import StorageReader, StorageWriter
 
-
-def digests(training: Sharded) -> dict[str, str]:
-    """Every tensor of the state, whole, to the last bit."""
-    return {
-        key: hashlib.sha256(value.contiguous().flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
-        for key, value in training.named().items()
-    }
+RUN = "reshard"
+SAVERS = 4
+LOADERS = (1, 3, 4)
+SHAPES = ((6,), (1, 5), (7, 3), (0, 4))  # over 4 ranks of 2, 2, 2, 0; of one row; that nothing divides; empty
 
 
-def save(world: int, folder: Path) -> dict[str, str]:
-    rank, memory = dist.get_rank(), Memory(count=1)
-    training = Sharded("fsdp", world, seed=1)
-    training.train(STEP)
-    snapshotter = Snapshotter(training.objects, provide=memory.provide, rank=rank, peers=Peers(gather=gathered))
-    copy = snapshotter.begin(step=STEP, generation=1, counters={}, then=lambda _: None)
-    assert copy is not None
-    copy.gate()
-    assert snapshotter.finish(copy)
-    (folder / image_name(rank)).write_bytes(memory.image(copy.arena))
-    (folder / f"layout-{rank}").write_bytes(layout.encode(memory.plans[-1].layout))
-    snapshotter.close()
-    memory.close()
-    return digests(training)
+def tensors(world: int, *, is_full: bool) -> dict[str, Any]:
+    """The same values in any world, sharded by rows, and one that every rank has."""
+    mesh = init_device_mesh("cpu", (world,))
+    found: dict[str, Any] = {}
+    for number, shape in enumerate(SHAPES):
+        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape) + number
+        found[f"t{number}"] = distribute_tensor(whole if is_full else torch.zeros(shape), mesh, [Shard(0)])
+    same = torch.arange(5.0) if is_full else torch.zeros(5)
+    found["same"] = distribute_tensor(same, mesh, [Replicate()])
+    return {"tensors": found, "step": 3 if is_full else 0, "plain": same.clone()}
 
 
-def load(world: int, folder: Path, saved_by: int) -> dict[str, str]:
-    def part(rank: int) -> tuple[bytearray, Layout]:
-        return bytearray((folder / image_name(rank)).read_bytes()), layout.decode(
-            (folder / f"layout-{rank}").read_bytes()
-        )
-
-    training = Sharded("fsdp", world, seed=2)
-    training.train(1)
-    own, described = part(dist.get_rank() % saved_by)
-    restore(training.objects, own, described, step=STEP, parts=lambda: [part(rank) for rank in range(saved_by)])
-    found = digests(training)
-    training.train(1)  # it is state that can be trained on
-    return found
+def save_all(world: int, folder: Path) -> dict[str, Any]:
+    state = tensors(world, is_full=True)
+    save(state, checkpoint_id="1", storage_writer=StorageWriter(folder, run=RUN))
+    state["step"] = 4
+    future: Any = async_save(state, checkpoint_id="2", storage_writer=StorageWriter(folder, run=RUN))
+    for tensor in state["tensors"].values():
+        tensor.fill_(-1)  # training goes on while the save runs
+    state["plain"].fill_(-1)
+    future.result()
+    return {}
 
 
-def in_world(world: int, folder: Path, work: Callable[[], dict[str, str]]) -> None:
+def load_all(world: int, folder: Path) -> dict[str, Any]:
+    wanted = tensors(world, is_full=True)
+    answer: dict[str, Any] = {}
+    for step in (1, 2):
+        state = tensors(world, is_full=False)
+        load(state, storage_reader=StorageReader(folder, run=RUN, at=step))
+        differs = [name for name, value in state["tensors"].items() if not same(value, wanted["tensors"][name])]
+        differs += [] if torch.equal(state["plain"], wanted["plain"]) else ["plain"]
+        answer[str(step)] = {"differs": differs, "step": state["step"]}
+    return answer
+
+
+def same(one: DTensor, other: DTensor) -> bool:
+    return torch.equal(one.to_local(), other.to_local()) and one.shape == other.shape
+
+
+def phase(name: str, world: int, folder: Path) -> None:
+    """Fork the ranks and wait for them."""
     children = []
     for rank in range(world):
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                dist.init_process_group(
-                    "gloo", init_method=f"file://{folder}/init-{world}", rank=rank, world_size=world
-                )
-                found = work()
-                if rank == 0:
-                    (folder / f"{world}.json").write_text(json.dumps(found))
+                dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=world)
+                act = save_all if name == "save" else load_all
+                (folder / f"{name}-{rank}.json").write_text(json.dumps(act(world, folder / "objects")))
+                dist.barrier()
                 dist.destroy_process_group()
                 status = 0
             except BaseException:  # noqa: BLE001 -- the end of a process
@@ -88,20 +88,18 @@ def in_world(world: int, folder: Path, work: Callable[[], dict[str, str]]) -> No
                 sys.stderr.flush()
                 os._exit(status)
         children.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in children]
-    if any(statuses):
-        raise SystemExit(f"the world of {world} has failed")
+    if any(os.waitpid(pid, 0)[1] for pid in children):
+        sys.exit(1)
 
 
 def main() -> None:
-    saved_by, *others = (int(word) for word in sys.argv[1:-1])
-    folder = Path(sys.argv[-1])
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    in_world(saved_by, folder, lambda: save(saved_by, folder))
-    for world in others:
-        in_world(world, folder, lambda: load(world, folder, saved_by))  # noqa: B023 -- called at once
+    folder = Path(sys.argv[1])
+    phase("save", SAVERS, folder)
+    for world in LOADERS:
+        phase(f"load{world}", world, folder)
 
 
 if __name__ == "__main__":

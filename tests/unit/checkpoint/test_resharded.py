@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.slow
 def test_state_of_three_ranks_is_the_same_on_two_and_on_four(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.fakes.resharding", "3", "2", "4", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.fakes.other_worlds", "3", "2", "4", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
     saved, two, four = (json.loads((tmp_path / f"{world}.json").read_text()) for world in (3, 2, 4))
