@@ -103,7 +103,7 @@ N ?= 30
 kill: setup ## kill -9 at N seeded write boundaries of the data path, and N/4 damages of every kind: make kill N=300
 	$(BIN)/python -m tests.simulation.kill --count $(N)
 
-interruptions: setup ## N interruptions with notice in one real training, no step lost: make interruptions N=1000
+interruptions: setup ## N interruptions with notice in one real training, no step lost, and N/10 deaths without one: make interruptions N=1000
 	$(BIN)/python -m tests.simulation.interruptions --count $(N)
 
 SECONDS_OF_SOAK = $(if $(filter command line environment,$(origin SECONDS)),$(SECONDS),1800)

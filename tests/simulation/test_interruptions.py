@@ -1,4 +1,4 @@
-"""A small helping of `make interruptions`, with a fresh seed that a failure tells."""
+"""A small helping of `make interruptions` and of deaths without a notice, with a fresh seed that a failure tells."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ COUNT = 15
 def test_interruptions_with_notice_lose_no_step() -> None:
     seed = str(random.SystemRandom().randrange(2**32))
     command = [sys.executable, "-m", "tests.simulation.interruptions", "--count", str(COUNT), "--seed", seed]
+    command += ["--deaths", "6"]
     played = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert played.returncode == 0, f"seed {seed}: {played.stdout}{played.stderr}"
     assert f"{COUNT} committed flushes, 0 steps lost" in played.stdout
+    assert "6 deaths without a notice: process death 3x" in played.stdout
