@@ -230,7 +230,7 @@ def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     stack = facts.silence
     broken = bool(quiet) and (silence.is_mass(stack) or silence.is_settling(stack, now=facts.now))
     actions: list[Action] = [Measure(metric=Metric.SILENT_NODES, value=len(quiet))] if quiet else []
-    actions += silence.alarm(facts) if broken else ()
+    actions += silence.alarm(facts) if broken else silence.forewarning(facts)
     for slot in slots.values():
         actions += _lifted(facts, slot)
         actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)

@@ -96,6 +96,14 @@ def alarm(facts: Facts) -> tuple[Action, ...]:
     )
 
 
+def forewarning(facts: Facts) -> tuple[Action, ...]:
+    """Many are late and none is silent yet: noted, or a look that is held up while beats return would find only a few.
+
+    Such a look has an old `now` and reads the beats of those who are back already; the others are silent by its clock.
+    """
+    return (NoteMassSilence(region=facts.region),) if is_mass(facts.silence) else ()
+
+
 def _in_charge(slot: Slot) -> list[tuple[int, int | None, str | None]]:
     """The nodes whose loss means something: the newest of its slot, and a holder that goes on beside its successor."""
     holder = (slot.slot, slot.holder_incarnation, occupant(slot.holder_instance))
