@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from lambdas.decisions.adoption import hand_tagged
 from lambdas.decisions.facts import Facts, Loss, Machine, Silence, occupant, places
 from lambdas.decisions.losses import TOLD
 from lambdas.decisions.pools import covers
-from lambdas.decisions.silence import late, silent
+from lambdas.decisions.silence import late
 from lambdas.decisions.sorting import asks_of
 from lambdas.effects.machines import Machines
 from lambdas.effects.stores import Stores
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Generation, Member, Slot
 from spotproof.contract.limits import SWEEP_PERIOD_S
 from spotproof.contract.messages import BlockExpiry, Message
@@ -175,7 +176,7 @@ class Reader:
         loose = hand_tagged(facts.machines, self.stack, slots)
         facts = replace(facts, members=tuple(self.members(loose).values())) if loose else facts
         facts = self._with_hour(facts) if _may_fall_back(facts) else facts
-        return replace(facts, silence=self._stack_silence(facts)) if silent(facts, slots) else facts
+        return replace(facts, silence=self._stack_silence(facts)) if late(facts, slots, now=now) else facts
 
     def _with_hour(self, facts: Facts) -> Facts:
         """With the stack's launches of this hour."""
@@ -192,7 +193,7 @@ class Reader:
         return None if newest is None else self.stores.memberships.generation(run, newest.generation)
 
     def _stack_silence(self, own: Facts) -> Silence:
-        """How much of the whole stack is silent: read only when a run has a silent node, which is rare.
+        """How much of the whole stack is silent: read only when a run has a node that is late, which is rare.
 
         When all are silent every run's look asks, so each reads a sample of the others, another one each minute.
         """

@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -30,6 +30,7 @@ from lambdas.effects.queue import RepairQueue
 from lambdas.facts import Reader
 from lambdas.sweeping import Sweeper
 from spotproof.contract import limits, names
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Member
 from spotproof.contract.messages import Ignored, Message, Repair
 from spotproof.contract.metrics import Metric

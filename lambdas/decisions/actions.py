@@ -6,7 +6,6 @@ An action that races is conditional in the store. `Guarded` is how a decision sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from lambdas.decisions.places import (
@@ -24,6 +23,7 @@ from lambdas.decisions.places import (
     Withdraw,
 )
 from lambdas.decisions.telling import Measure, NoteMeasured, Notify, Tell
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Head, Launch, Live, Pool
 from spotproof.contract.orders import FlushOrder
 from spotproof.contract.states import Cause, RunStatus

@@ -8,7 +8,7 @@ claim stands. Whatever is not plainly that case goes the ordinary way, as does o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lambdas.decisions import bursts, launching, losses
 from lambdas.decisions.actions import (
@@ -25,6 +25,7 @@ from lambdas.decisions.actions import (
     Tell,
 )
 from lambdas.decisions.facts import Facts, Loss
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import NO_INSTANCE, Slot
 from spotproof.contract.states import Market
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import (
     NO_INSTANCE,
     CheckpointItem,

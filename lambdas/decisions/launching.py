@@ -7,7 +7,6 @@ lease go and looks once more. Every step can be repeated: the launch record and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from lambdas.decisions import budgets, failback, gangs
@@ -30,6 +29,7 @@ from lambdas.decisions.pools import Asked, Choice, Hopeless, Need, Waiting, choo
 from lambdas.decisions.request import Together, fleet_request, tags_of, token_of
 from lambdas.decisions.verdicts import Verdict, advice_on, cause_of
 from spotproof.contract import limits
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Head, Launch, Slot
 from spotproof.contract.metrics import Metric

@@ -6,7 +6,7 @@ All losses of a batch that belong to one run are one decision: one order names a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from lambdas.decisions import bursts, spares
@@ -27,6 +27,7 @@ from lambdas.decisions.broken import mark_of
 from lambdas.decisions.facts import FLUSHES_NO_MORE, Facts, Loss, occupant
 from lambdas.decisions.flush import order_flush, standing_leavers
 from lambdas.decisions.promotion import promoted, promotions
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Member, Node, Slot
 from spotproof.contract.limits import NOTICE_S

@@ -11,7 +11,7 @@ A prewarmed node, claimed for advice alone, waits for the real notice (`losses` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from lambdas.decisions.actions import (
@@ -29,6 +29,7 @@ from lambdas.decisions.facts import Facts, Machine, occupant
 from lambdas.decisions.flush import order_flush, standing_leavers, until
 from lambdas.decisions.promotion import promoted, promotions
 from spotproof.contract import limits
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.history import AHEAD, HistoryKind
 from spotproof.contract.items import NEVER, Head, Slot
 from spotproof.contract.metrics import Metric

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Member, Slot
 from spotproof.contract.states import Cause
 

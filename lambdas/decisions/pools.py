@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lambdas.decisions.facts import Facts, pool_name
 from lambdas.decisions.verdicts import Verdict
 from spotproof.contract import hours, limits
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Head, Pool
 from spotproof.contract.runspec import MarketPolicy, Placement, RunSpec
 from spotproof.contract.states import Market

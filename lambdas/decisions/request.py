@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lambdas.decisions.pools import Asked, Candidate
 from spotproof.contract import tags
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.runspec import Placement
 from spotproof.contract.states import Market
 

@@ -6,13 +6,15 @@ which pieces a message has follows from the table's members and from what EC2 sa
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias, assert_never
 
 from lambdas.decisions.facts import Loss, Machine
 from lambdas.decisions.losses import loss_of_drill, loss_of_notice, loss_of_release, loss_of_state
 from spotproof.contract import tags
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Member
 from spotproof.contract.limits import UNKNOWN_TO_EC2_GRACE_S
 from spotproof.contract.messages import (
@@ -103,7 +105,7 @@ class Known:
     machines: Mapping[str, Machine]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Work:
     """What a batch says of one run. `keys` are the records to fail if the work fails."""
 

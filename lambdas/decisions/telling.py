@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Head
 from spotproof.contract.metrics import Metric

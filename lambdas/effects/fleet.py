@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.states import Market
 from spotproof.errors import Unavailable
 from spotproof.store.awserrors import Failure, aws_failures, code_of, kind_of

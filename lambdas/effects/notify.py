@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
+from spotproof.contract.frozen import dataclass
 from spotproof.store.awserrors import aws_failures, code_of
 
 SUBJECT_CHARACTERS: Final = 100  # SNS refuses a longer one, or one with a line end

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from spotproof.contract.frozen import dataclass
 from spotproof.store.checkpoints import Checkpoints
 from spotproof.store.head import Heads
 from spotproof.store.history import Histories

@@ -5,11 +5,11 @@ A rule matches on source and detail-type only (no EC2 event carries tags); the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from spotproof.contract import tags
+from spotproof.contract.frozen import dataclass
 
 
 class Queue(StrEnum):

@@ -10,10 +10,11 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.plain import Reader, reader_of
 from spotproof.contract.states import (
     Cause,

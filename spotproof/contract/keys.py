@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.limits import LIVE_SHARDS
 
 PK: Final = "pk"

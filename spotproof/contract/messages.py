@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.states import InterruptionAction
 
 

@@ -5,9 +5,10 @@ Dimensions are bounded (stack, family, zone, cause): no run ids. What one run di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from spotproof.contract.frozen import dataclass
 
 NAMESPACE: Final = "Spotproof"
 

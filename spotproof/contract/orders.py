@@ -7,9 +7,9 @@ is Unix seconds and leavers is the slot bitmap in hex ('0' = nobody leaves: an e
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.limits import EXECUTION_LIMIT_S
 from spotproof.contract.states import NoticeKind
 from spotproof.errors import ContractError

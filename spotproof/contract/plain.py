@@ -6,9 +6,10 @@ import functools
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from spotproof.contract.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

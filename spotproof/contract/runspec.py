@@ -24,11 +24,13 @@ import math
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from spotproof.contract import ids, limits
+from spotproof.contract.frozen import dataclass
+from spotproof.contract.states import WhenBusy
 from spotproof.errors import BadRunSpec, ContractError
 
 _INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
@@ -85,6 +87,7 @@ class CheckpointPolicy:
     every_steps: int = 0
     keep: int = 3
     arenas: int = 2
+    when_busy: WhenBusy = WhenBusy.WAIT
     chunk_mib: int = 0
 
 

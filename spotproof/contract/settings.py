@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Self
 
 from spotproof.contract import orders
+from spotproof.contract.frozen import dataclass
 from spotproof.errors import BadSettings
 
 PREFIX: Final = "SPOTPROOF_"

@@ -133,6 +133,13 @@ class SaveKind(StrEnum):
     MANUAL = "manual"
 
 
+class WhenBusy(StrEnum):
+    """What becomes of a periodic save for which no arena is free, because earlier ones are still being uploaded."""
+
+    WAIT = "wait"  # it is taken at the first step that finds an arena
+    SKIP = "skip"  # the next one is taken when it is due; for a wire that is slower than the interval
+
+
 class Market(StrEnum):
     """Where an instance's capacity comes from."""
 

@@ -7,8 +7,8 @@ of instances that came and went between two looks, and by disks, traffic and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.states import Market
 
 

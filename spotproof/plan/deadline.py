@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from spotproof.contract.frozen import dataclass
 
 BLIND_SHARE: Final = 0.5  # without a commit there is no pace: half of the time may pass
 

@@ -7,9 +7,10 @@ between bands we decide by what EC2 does not tell: who has taken our nodes, when
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from spotproof.contract.frozen import dataclass
 
 HALF_LIFE_S: Final = 3600.0  # of a loss: pools that die together recover within hours (Spot traces)
 CALM: Final = 0.25

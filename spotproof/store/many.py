@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from spotproof.contract import keys
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.items import Head, History, Live, Member, Node, PointerItem, Pool, Slot, from_item, to_item
 from spotproof.contract.limits import HISTORY_TTL_S
 from spotproof.contract.runspec import RunSpec

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
+from spotproof.contract.frozen import dataclass
 from spotproof.errors import Damaged
 from spotproof.store.digest import digest_of
 

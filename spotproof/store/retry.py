@@ -6,9 +6,9 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from spotproof.contract.frozen import dataclass
 from spotproof.store.awserrors import Failure, aws_failures, error_for, kind_of
 
 __all__ = ["TRANSIENT", "Patience"]

@@ -9,9 +9,10 @@ Items are flat: conditions look at top-level attributes only, and a range of key
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from spotproof.contract.frozen import dataclass
 from spotproof.contract.keys import Key
 
 __all__ = [
