@@ -23,14 +23,12 @@ from typing import Any, Final, Self, cast
 import torch
 from torch.utils.data import DataLoader
 
-from spotproof.checkpoint import foreign
-from spotproof.checkpoint.restore import counters_of, mark_as_stepped, restore
-from spotproof.checkpoint.saver import LISTEN_S, Receipt, Saver
+from spotproof.checkpoint.restore import counters_of, restore
+from spotproof.checkpoint.saver import Receipt, Saver
 from spotproof.checkpoint.session import Image, Session
 from spotproof.checkpoint.state import Stateful
 from spotproof.contract.exits import ExitCode
 from spotproof.contract.protocol import Finished, Notice, Progress
-from spotproof.contract.settings import START_FROM_VARIABLE
 from spotproof.contract.states import FlushOutcome, SaveKind
 from spotproof.data.dataset import Feed, position_of
 from spotproof.data.worldwide import reseed
@@ -47,7 +45,6 @@ from spotproof.rendezvous.consensus import StopConsensus, Wish
 __all__ = ["Preempted", "Run"]
 
 PROGRESS_EVERY_S: Final = 1.0
-AFTER_DEADLINE_S: Final = 30.0  # the agent tells the outcome at the deadline; after this it is not there any more
 _LOG: Final = logging.getLogger("spotproof")
 _PERSON_HAS_TO_ACT: Final = (ArenaRefused, UnstorableState, MismatchedState, NoLoadableCheckpoint, BadSettings)
 
@@ -59,7 +56,7 @@ class Preempted(SystemExit):
 class Run:
     """A training that survives. A context manager; make it with `from_env`."""
 
-    def __init__(self, session: Session, *, start_from: str = "") -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._objects: dict[str, object] = {}
         self._hooks: list[Any] = []
@@ -67,7 +64,6 @@ class Run:
         self._consensus: StopConsensus | None = None  # of several ranks
         self._feed: Feed | None = None
         self._image: Image | None = None
-        self._start_from = start_from
         self._is_prepared = False
         self._position: Mapping[str, Any] | None = None  # of the restored checkpoint, until a loader takes it
         self._step = 0
@@ -84,14 +80,12 @@ class Run:
         self._step_s = 0.0
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, *, start_from: str | os.PathLike[str] = "") -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Join the run that the environment names; off AWS a folder (`.spotproof`, or SPOTPROOF_LOCAL_DIR).
 
-        `start_from` (or the run spec's): a checkpoint of others that the run begins with, a path or `s3://BUCKET/PREFIX`.
         Returns when this node has its place. Raises BadSettings or NoAgent, each with what to do.
         """
-        known = dict(os.environ if environ is None else environ)
-        return cls(Session.open(known), start_from=os.fspath(start_from) or known.get(START_FROM_VARIABLE, ""))
+        return cls(Session.open(dict(os.environ if environ is None else environ)))
 
     def __enter__(self) -> Self:
         return self
@@ -161,10 +155,12 @@ class Run:
 
     def boundary(self) -> None:
         """One optimizer step is done. Saves if one is due, and leaves if this node has to go (raises Preempted)."""
-        self._prepare(has_begun=True)
+        self._prepare()
         if self._image is not None:
-            step = self._image.restored.step
-            raise CheckpointError(f"training has begun without step {step}", next_step=foreign.RESTORE_FIRST)
+            raise CheckpointError(
+                f"the run goes on from step {self._image.restored.step}, but training has begun without it",
+                next_step="call run.restore() before the first step, or iterate over run.batches(loader)",
+            )
         now = time.monotonic()
         self._step += 1
         self._step_s, self._step_began_at = now - self._step_began_at, now
@@ -215,7 +211,7 @@ class Run:
         return None if step < 0 else step
 
     # -------------------------------------------------------------------------------------------------- restoring
-    def _prepare(self, *, has_begun: bool = False) -> None:
+    def _prepare(self) -> None:
         """Refuse state that cannot be stored, and get the image, once, before the first step."""
         if self._is_prepared:
             return
@@ -232,15 +228,18 @@ class Run:
             self._step = self._image.restored.step
             counters = counters_of(self._image.memory, self._image.layout)
             self._position = cast("Mapping[str, Any] | None", counters.get("position"))
-            mark_as_stepped(self._objects)
+            for thing in self._objects.values():
+                if isinstance(thing, torch.optim.Optimizer):
+                    # It has stepped, in an earlier process: a schedule that looks only at this one would warn.
+                    setattr(thing, "_opt_called", True)  # noqa: B010 -- torch's own, and private
         else:
-            foreign.begin(self._start_from, self._objects, has_begun=has_begun)
+            _LOG.info("nothing to restore: training starts at step 0")
 
     def _apply(self) -> None:
         image = self._image
         if image is None:
             return
-        restore(self._objects, image.memory, image.layout, step=image.restored.step, parts=self._session.parts(image))
+        restore(self._objects, image.memory, image.layout, step=image.restored.step)
         reseed(image.restored.world, self._session.ranks.rank, self._session.ranks.world, step=self._step)
         self._image = None
         self._saver.restored(self._step)
@@ -368,15 +367,8 @@ class Run:
     # ------------------------------------------------------------------------------------------------------- ends
     def _leave(self, notice: Notice) -> None:
         """Park until the flush outcome is final, then end this process."""
-        session, told = self._session, notice
-        until = notice.deadline_at + AFTER_DEADLINE_S
-        while session.flush is None and not session.is_lost and time.time() < until:
-            session.listen(timeout_s=LISTEN_S)
-            self._saver.note_failed()
-            if session.notice is not None and session.notice is not told:
-                told = session.notice
-                if told.save:  # the flush was given up, and another try fits
-                    self._save(SaveKind.FLUSH)
+        session = self._session
+        self._saver.await_outcome(notice, lambda: self._save(SaveKind.FLUSH))
         is_flushed = session.flush is not None and session.flush.outcome is FlushOutcome.COMMITTED
         raise Preempted(int(ExitCode.PREEMPTED_FLUSHED if is_flushed else ExitCode.PREEMPTED_LOST))
 

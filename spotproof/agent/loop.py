@@ -22,7 +22,7 @@ from spotproof.agent.situation import Situation
 from spotproof.agent.threads import Mailbox, Repeating
 from spotproof.agent.together import Together
 from spotproof.agent.trainers import FetchedAgain, Trainers
-from spotproof.agent.uploads import Uploads
+from spotproof.agent.uploads import Uploads, suited
 from spotproof.checkpoint.jobs import Begin, GivenUp
 from spotproof.contract.exits import ExitCode
 from spotproof.contract.protocol import VERSION, Hello, Role
@@ -198,7 +198,9 @@ class Loop:
         now.beating = self.stack.enter_context(
             Repeating("heartbeat", now.heart.beat, period_s=placed.spec.liveness.heartbeat_s, mailbox=self.mailbox)
         )
-        now.uploads = self.stack.enter_context(Uploads(self.owned.begin(place), was_committed=self.owned.was_committed))
+        now.uploads = self.stack.enter_context(
+            Uploads(suited(self.owned.begin(place), placed.spec), was_committed=self.owned.was_committed)
+        )
         look = self.owned.look_wider if now.is_together and self.owned.look_wider is not None else self.owned.look
 
         def look_around() -> None:

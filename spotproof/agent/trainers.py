@@ -34,6 +34,7 @@ from spotproof.contract.protocol import (
 from spotproof.contract.states import NodePhase, SaveKind
 from spotproof.contract.times import Moment
 from spotproof.errors import ArenaRefused, ProtocolError
+from spotproof.plan import network, preflight
 
 RIVAL_S: Final = 3.0  # for a process that has just died to be seen as gone
 
@@ -59,6 +60,7 @@ class Trainers:
     on_staged: Callable[[], None] = field(default=lambda: None)
     _waiting: list[Peer] = field(default_factory=list)  # want the image, it is not there yet
     _is_fetching: bool = False
+    _has_fitted: bool | None = None  # a flush of the layout into a notice, as it was said last
     _has_used_start: bool = False
     _welcomed: dict[Peer, int] = field(default_factory=dict)  # with the generation that they were told
     _came_at: dict[Peer, float] = field(default_factory=dict)
@@ -236,6 +238,7 @@ class Trainers:
                 saves.committed_generation, saves.committed_step = order
                 frame = Committed(generation=report.generation, step=report.step, seconds=report.seconds)
                 now.tell_all(Role.TRAINER, frame)
+                self._say_outlook()
             case Done():
                 saves.parted = max(saves.parted, (report.generation, report.step))
                 now.look_now()
@@ -297,6 +300,30 @@ class Trainers:
             now.server.send(peer, ArenasRefused(reason=str(error)))
             return
         now.server.send(peer, Arenas(count=count, image_bytes=frame.image_bytes), fds)
+        self._say_outlook()
+
+    def _say_outlook(self) -> None:
+        """Whether a flush of this layout fits into a notice; again when a save has shown the wire's real speed."""
+        now, spec, uploads = self.situation, self.situation.spec, self.situation.uploads
+        if spec is None or uploads is None or now.is_local or uploads.image_bytes is None:
+            return
+        rate = uploads.rate_bytes_s or network.slowest_bytes_s(spec.pools.types)
+        if rate is None:
+            return
+        layout = preflight.Layout(
+            image_bytes=uploads.image_bytes,
+            wire_bytes_s=rate,
+            step_s=now.training.step_s or 0.0,
+            lacking_bytes=uploads.lacking_bytes,
+            every_s=spec.checkpoint.every_s,
+            is_sharded=now.is_together,
+        )
+        found = preflight.outlook(layout)
+        if found.fits is not self._has_fitted:
+            self._has_fitted = found.fits
+            now.log(f"preflight: {found.says}")
+            for help_ in found.helps:
+                now.log(f"preflight: it does not fit; would help: {help_}")
 
     def _saved(self, peer: Peer, frame: Saved) -> None:
         now, saves = self.situation, self.situation.saves

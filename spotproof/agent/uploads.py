@@ -6,6 +6,7 @@ memory is the agent's.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -13,11 +14,31 @@ from typing import Final, Self
 
 from spotproof.checkpoint import uploads
 from spotproof.checkpoint.arena import MemoryLimit, check_memory, memory_limits
+from spotproof.checkpoint.chunks import MIB, chunk_bytes_for
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Report, Upload
 from spotproof.contract.arena import HEADER_BYTES
 from spotproof.contract.protocol import WantArenas
+from spotproof.contract.runspec import RunSpec
+from spotproof.plan import network
 
+BYTES_S_OF_A_PUT: Final = 80e6  # about what S3 takes over one connection
+THREADS_MAX: Final = 64
 RATE_AFTER_S: Final = 1.0  # before that an upload shows latency, not the wire
+
+
+def suited(begin: Begin, spec: RunSpec) -> Begin:
+    """`begin` with chunks and threads for this run: what it says, else what the slowest of its types has a use for.
+
+    One size for all nodes of a run, because a chunk of another size is another chunk, and nothing would be skipped.
+    """
+    rate = network.slowest_bytes_s(spec.pools.types)
+    if spec.checkpoint.chunk_mib:
+        chunk_bytes = spec.checkpoint.chunk_mib * MIB
+    else:
+        chunk_bytes = 0 if rate is None else chunk_bytes_for(rate)
+    wanted = begin.threads if rate is None else int(rate / BYTES_S_OF_A_PUT) + 1
+    threads = max(begin.threads, min(wanted, THREADS_MAX))
+    return dataclasses.replace(begin, chunk_bytes=chunk_bytes, threads=threads)
 
 
 class Uploads:

@@ -19,12 +19,13 @@ from spotproof.checkpoint.session import Session
 from spotproof.checkpoint.sharded import gathered
 from spotproof.checkpoint.snapshot import Snapshotter, estimate_bytes
 from spotproof.contract.arena import HEADER_BYTES
-from spotproof.contract.protocol import Saved, SaveFailed
+from spotproof.contract.protocol import Notice, Saved, SaveFailed
 from spotproof.contract.states import SaveKind
 from spotproof.errors import CheckpointError, NoAgent
 
 LISTEN_S: Final = 0.2
 AGENT_BACK_S: Final = 15.0  # a host starts a service again within seconds
+AFTER_DEADLINE_S: Final = 30.0  # the agent tells the outcome at the deadline; after this it is not there any more
 ALREADY_HANDED_OVER: Final = -1  # as an arena: this step's image is with the agent
 _LOG: Final = logging.getLogger("spotproof")
 
@@ -208,6 +209,21 @@ class Saver:
             self.session.listen(timeout_s=LISTEN_S)
             if self.session.is_lost:
                 time.sleep(LISTEN_S)
+
+    def await_outcome(self, notice: Notice, hand_over: Callable[[], None]) -> None:
+        """The only rank, after the step that it leaves at: wait until the flush's outcome is final.
+
+        `hand_over` saves again when the agent asks for it: the flush was given up, and another try fits.
+        """
+        session, told = self.session, notice
+        until = notice.deadline_at + AFTER_DEADLINE_S
+        while session.flush is None and not session.is_lost and time.time() < until:
+            session.listen(timeout_s=LISTEN_S)
+            self.note_failed()
+            if session.notice is not None and session.notice is not told:
+                told = session.notice
+                if told.save:
+                    hand_over()
 
     def close(self) -> None:
         """Let go of the arenas; what was handed over is uploaded all the same."""

@@ -16,6 +16,7 @@ from spotproof.errors import ArenaRefused, ContractError, DiskFull, SpotproofErr
 _COMMANDS: Final = {
     "run": ("spotproof.cli.run", "Run a training command so that it survives interruptions."),
     "agent": ("spotproof.cli.agent", "Run the node's agent: the host service, or one for a local folder."),
+    "preflight": ("spotproof.cli.preflight", "Say whether a run's flush fits into a Spot notice, and what would help."),
     "submit": ("spotproof.cli.submit", "Write a run into a stack; its nodes are launched within a minute."),
     "status": ("spotproof.cli.status", "Show where a run is, and what to do next."),
     "report": ("spotproof.cli.report", "Draw a run's story: nodes, recoveries, losses, money."),

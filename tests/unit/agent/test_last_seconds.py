@@ -184,3 +184,18 @@ def test_the_age_of_a_long_step_counts(desk: Desk) -> None:
     desk.at += 55
     desk.leaving.hear(dataclasses.replace(INTERRUPTION, deadline_at=desk.at + 40))
     assert notices(trainer) == [(True, True)]
+
+
+def test_a_layout_that_cannot_flush_in_its_notice_is_said_at_its_start_and_once(desk: Desk) -> None:
+    """60 GB over the 2.5 Gb/s of a g5.xlarge; then a save shows that the wire is faster than its type promises."""
+    desk.uploads.image_bytes, desk.uploads.rate_bytes_s = 60 * GB, None
+    desk.trainers._say_outlook()
+    desk.trainers._say_outlook()
+    assert [line for line in desk.lines if "it does not fit; would help: instance types" in line] == [
+        "preflight: it does not fit; would help: instance types with at least 8.0 Gb/s to S3"
+    ]
+    desk.uploads.rate_bytes_s = 2.0 * GB
+    trainer = desk.connect(Role.TRAINER)
+    desk.say(trainer, saved(5))
+    desk.report()
+    assert desk.lines[-1].startswith("preflight: a flush of 60.0 GB needs 60 s of 90 s")
