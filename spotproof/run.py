@@ -23,12 +23,14 @@ from typing import Any, Final, Self, cast
 import torch
 from torch.utils.data import DataLoader
 
-from spotproof.checkpoint.restore import counters_of, restore
+from spotproof.checkpoint import foreign
+from spotproof.checkpoint.restore import counters_of, mark_as_stepped, restore
 from spotproof.checkpoint.saver import Receipt, Saver
 from spotproof.checkpoint.session import Image, Session
 from spotproof.checkpoint.state import Stateful
 from spotproof.contract.exits import ExitCode
 from spotproof.contract.protocol import Finished, Notice, Progress
+from spotproof.contract.settings import START_FROM_VARIABLE
 from spotproof.contract.states import FlushOutcome, SaveKind
 from spotproof.data.dataset import Feed, position_of
 from spotproof.data.worldwide import reseed
@@ -56,7 +58,7 @@ class Preempted(SystemExit):
 class Run:
     """A training that survives. A context manager; make it with `from_env`."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, start_from: str = "") -> None:
         self._session = session
         self._objects: dict[str, object] = {}
         self._hooks: list[Any] = []
@@ -64,6 +66,7 @@ class Run:
         self._consensus: StopConsensus | None = None  # of several ranks
         self._feed: Feed | None = None
         self._image: Image | None = None
+        self._start_from = start_from
         self._is_prepared = False
         self._position: Mapping[str, Any] | None = None  # of the restored checkpoint, until a loader takes it
         self._step = 0
@@ -80,12 +83,14 @@ class Run:
         self._step_s = 0.0
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, start_from: str | os.PathLike[str] = "") -> Self:
         """Join the run that the environment names; off AWS a folder (`.spotproof`, or SPOTPROOF_LOCAL_DIR).
 
+        `start_from` (or the run spec's): a checkpoint of others that the run begins with, a path or `s3://BUCKET/PREFIX`.
         Returns when this node has its place. Raises BadSettings or NoAgent, each with what to do.
         """
-        return cls(Session.open(dict(os.environ if environ is None else environ)))
+        known = dict(os.environ if environ is None else environ)
+        return cls(Session.open(known), start_from=os.fspath(start_from) or known.get(START_FROM_VARIABLE, ""))
 
     def __enter__(self) -> Self:
         return self
@@ -155,12 +160,10 @@ class Run:
 
     def boundary(self) -> None:
         """One optimizer step is done. Saves if one is due, and leaves if this node has to go (raises Preempted)."""
-        self._prepare()
+        self._prepare(has_begun=True)
         if self._image is not None:
-            raise CheckpointError(
-                f"the run goes on from step {self._image.restored.step}, but training has begun without it",
-                next_step="call run.restore() before the first step, or iterate over run.batches(loader)",
-            )
+            step = self._image.restored.step
+            raise CheckpointError(f"training has begun without step {step}", next_step=foreign.RESTORE_FIRST)
         now = time.monotonic()
         self._step += 1
         self._step_s, self._step_began_at = now - self._step_began_at, now
@@ -211,7 +214,7 @@ class Run:
         return None if step < 0 else step
 
     # -------------------------------------------------------------------------------------------------- restoring
-    def _prepare(self) -> None:
+    def _prepare(self, *, has_begun: bool = False) -> None:
         """Refuse state that cannot be stored, and get the image, once, before the first step."""
         if self._is_prepared:
             return
@@ -228,18 +231,15 @@ class Run:
             self._step = self._image.restored.step
             counters = counters_of(self._image.memory, self._image.layout)
             self._position = cast("Mapping[str, Any] | None", counters.get("position"))
-            for thing in self._objects.values():
-                if isinstance(thing, torch.optim.Optimizer):
-                    # It has stepped, in an earlier process: a schedule that looks only at this one would warn.
-                    setattr(thing, "_opt_called", True)  # noqa: B010 -- torch's own, and private
+            mark_as_stepped(self._objects)
         else:
-            _LOG.info("nothing to restore: training starts at step 0")
+            foreign.begin(self._start_from, self._objects, has_begun=has_begun)
 
     def _apply(self) -> None:
         image = self._image
         if image is None:
             return
-        restore(self._objects, image.memory, image.layout, step=image.restored.step)
+        restore(self._objects, image.memory, image.layout, step=image.restored.step, parts=self._session.parts(image))
         reseed(image.restored.world, self._session.ranks.rank, self._session.ranks.world, step=self._step)
         self._image = None
         self._saver.restored(self._step)
