@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from spotproof.checkpoint import sharded, tagged
 from spotproof.checkpoint.dcp import payload_views
+from spotproof.checkpoint.generators import as_stateful
 from spotproof.checkpoint.source import Source
 from spotproof.checkpoint.state import (
     DOCUMENT_FORMAT,
@@ -206,11 +207,12 @@ def _plan(
     if isinstance(thing, torch.optim.Optimizer):
         _same_kind(name, OPTIMIZER, node)
         return _plan_optimizer(name, thing, node, objects, source)
-    if not isinstance(thing, Stateful):
+    stateful = as_stateful(thing)
+    if not isinstance(stateful, Stateful):
         raise tagged.refuse(thing, name, "it has no state_dict() and load_state_dict()")
     state = source.decode(node["state"], name)
-    _check_dtypes(name, state, thing.state_dict(), source)
-    return _ObjectPlan(thing=thing, state=state)
+    _check_dtypes(name, state, stateful.state_dict(), source)
+    return _ObjectPlan(thing=stateful, state=state)
 
 
 def _plan_module(name: str, module: nn.Module, node: Json, source: Source) -> _ModulePlan:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spotproof.checkpoint import sharded, tagged
+from spotproof.checkpoint.generators import as_stateful
 from spotproof.checkpoint.tagged import Json
 from spotproof.errors import UnstorableState
 
@@ -209,9 +210,10 @@ def encode_object(name: str, thing: object, objects: Mapping[str, object], sink:
         return _encode_module(name, thing, sink)
     if isinstance(thing, torch.optim.Optimizer):
         return _encode_optimizer(name, thing, objects, sink)
-    if not isinstance(thing, Stateful):
+    stateful = as_stateful(thing)
+    if not isinstance(stateful, Stateful):
         raise tagged.refuse(thing, name, "it has no state_dict() and load_state_dict()")
-    return {KIND: OBJECT, "state": tagged.encode(thing.state_dict(), path=name, hook=sink.hook)}
+    return {KIND: OBJECT, "state": tagged.encode(stateful.state_dict(), path=name, hook=sink.hook)}
 
 
 def _encode_module(name: str, module: nn.Module, sink: TensorSink) -> Json:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath
@@ -115,6 +115,10 @@ def _encode_container(value: object, path: str, hook: Hook, depth: int) -> Json:
     if type(value) in (dict, OrderedDict):
         body = _encode_dict(value, path, hook, depth)  # type: ignore[arg-type]
         return body if type(value) is dict else {"$OrderedDict": body}
+    if type(value) is Counter:
+        return {"$Counter": _encode_dict(value, path, hook, depth)}
+    if type(value) is deque:
+        return {"$deque": [value.maxlen, _encode_items(list(value), path, hook, depth)]}
     if type(value) is defaultdict:
         factory = value.default_factory
         name = None if factory is None else getattr(factory, "__name__", "")
@@ -157,6 +161,9 @@ def _decode_tagged(tag: str, content: Json, path: str, unhook: Unhook) -> object
         return _SEQUENCES[tag](_decode(content, path, unhook))
     if tag == "$dict":
         return {_decode(key, path, unhook): _decode(item, f"{path}.{key}", unhook) for key, item in content}
+    if tag == "$deque":
+        longest, items = content
+        return deque(_decode(items, path, unhook), longest)  # type: ignore[call-overload]
     if tag == "$defaultdict":
         name, body = content
         return defaultdict(None if name is None else _FACTORIES[name], _decode(body, path, unhook))  # type: ignore[call-overload]
@@ -185,4 +192,5 @@ _SEQUENCES: Final[Mapping[str, Callable[[Any], object]]] = {  # Any: what _decod
     "$set": set,
     "$frozenset": frozenset,
     "$OrderedDict": OrderedDict,
+    "$Counter": Counter,
 }
