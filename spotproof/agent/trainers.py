@@ -93,6 +93,7 @@ class Trainers:
             every_s=spec.checkpoint.every_s,
             every_steps=spec.checkpoint.every_steps,
             arenas=spec.checkpoint.arenas,
+            when_busy=spec.checkpoint.when_busy,
         )
         now.server.send(peer, frame)
 

@@ -20,7 +20,7 @@ from spotproof.checkpoint.sharded import gathered
 from spotproof.checkpoint.snapshot import Snapshotter, estimate_bytes
 from spotproof.contract.arena import HEADER_BYTES
 from spotproof.contract.protocol import Notice, Saved, SaveFailed
-from spotproof.contract.states import SaveKind
+from spotproof.contract.states import SaveKind, WhenBusy
 from spotproof.errors import CheckpointError, NoAgent
 
 LISTEN_S: Final = 0.2
@@ -245,12 +245,20 @@ class Saver:
         except NoAgent:
             return
         if copy is None:
-            if not self._is_overdue:
-                _LOG.info("step %d: every arena is still being uploaded; the save waits for one", step)
-            self._is_overdue = True
+            self._finds_no_arena(kind, step)
             return
         self._is_overdue = False
         self._copying = _Copying(copy=copy, saved=self._saved(kind, step, receipt, arena=copy.arena), told=told)
+
+    def _finds_no_arena(self, kind: SaveKind, step: int) -> None:
+        """The save waits for an arena or is skipped, as the run's spec has it. What somebody asked for always waits."""
+        if kind is SaveKind.PERIODIC and self.session.welcome.when_busy is WhenBusy.SKIP:
+            _LOG.warning("step %d: every arena is still being uploaded; the save is skipped, the next one is due", step)
+            self._is_overdue, self._saved_at = False, time.monotonic()
+            return
+        if not self._is_overdue:
+            _LOG.info("step %d: every arena is still being uploaded; the save waits for one", step)
+        self._is_overdue = True
 
     def _is_handed_over(self, saved: Saved) -> None:
         self.saved_step, self._saved_at = saved.step, time.monotonic()

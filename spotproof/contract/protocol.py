@@ -31,7 +31,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from spotproof.contract.plain import typed
-from spotproof.contract.states import FlushOutcome, NoticeKind, SaveKind
+from spotproof.contract.states import FlushOutcome, NoticeKind, SaveKind, WhenBusy
 from spotproof.errors import ProtocolError
 
 VERSION: Final = 1
@@ -71,6 +71,7 @@ class Welcome:
     every_s: float = 180.0
     every_steps: int = 0  # 0: by time only
     arenas: int = 2
+    when_busy: WhenBusy = WhenBusy.WAIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

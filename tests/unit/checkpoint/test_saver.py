@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -13,7 +13,7 @@ from spotproof.checkpoint.saver import Receipt, Saver
 from spotproof.checkpoint.session import Ranks, Session
 from spotproof.contract.layout import Layout
 from spotproof.contract.protocol import Frame, Notice, Saved, SaveFailed, Welcome
-from spotproof.contract.states import SaveKind
+from spotproof.contract.states import SaveKind, WhenBusy
 from spotproof.errors import CheckpointError
 from tests.fakes.training import Box, Memory
 
@@ -147,3 +147,39 @@ def test_what_was_restored_from_a_commit_needs_no_save(agent: Agent, saver: Save
     save(saver, 5, SaveKind.FINAL)
     saver.finish(5, lambda: None)
     assert handed_over(agent) == [(5, -1)], "told, without memory"
+
+
+@pytest.mark.parametrize(("when_busy", "due_next"), [(WhenBusy.WAIT, SaveKind.PERIODIC), (WhenBusy.SKIP, None)])
+def test_a_save_that_finds_no_arena_waits_or_is_skipped_as_the_run_wants_and_says_so(
+    agent: Agent,
+    saver: Saver,
+    when_busy: WhenBusy,
+    due_next: SaveKind | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent.welcome = replace(WELCOME, every_steps=10, when_busy=when_busy)
+    caplog.set_level("INFO", logger="spotproof")
+    for step in (10, 20):  # as many as there are arenas; nothing is uploaded
+        save(saver, step)
+        saver.settle()
+    save(saver, 30)
+    saver.settle()
+    assert [step for step, _ in handed_over(agent)] == [10, 20]
+    words = {WhenBusy.WAIT: "the save waits for one", WhenBusy.SKIP: "the save is skipped"}
+    assert words[when_busy] in caplog.text
+    assert saver.due(31) is due_next
+    assert saver.due(40) is SaveKind.PERIODIC
+    agent.memory.free(0)
+    save(saver, 40)
+    saver.settle()
+    assert [step for step, _ in handed_over(agent)] == [10, 20, 40]
+
+
+def test_what_somebody_asked_for_is_not_skipped(agent: Agent, saver: Saver) -> None:
+    agent.welcome = replace(WELCOME, every_steps=10, when_busy=WhenBusy.SKIP)
+    for step in (10, 20):
+        save(saver, step)
+        saver.settle()
+    saver.is_manual_due = True
+    save(saver, 23, SaveKind.MANUAL)
+    assert saver.due(24) is SaveKind.MANUAL

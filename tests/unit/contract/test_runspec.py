@@ -69,6 +69,7 @@ def test_everything_that_a_person_can_write_reads_back_equal() -> None:
         checkpoint__keep=2,
         checkpoint__arenas=1,
         checkpoint__chunk_mib=8,
+        checkpoint__when_busy="skip",
         liveness__heartbeat_s=1,
         liveness__silence_s=3,
         liveness__first_heartbeat_s=30,
