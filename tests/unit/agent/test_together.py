@@ -317,3 +317,41 @@ def test_a_leaver_takes_itself_out_once_it_has_flushed_and_an_earlier_flush_for_
     leaving.check()
     assert (desk.now.outcome, departed) == (FlushOutcome.COMMITTED, [True])
     desk.now.server.peers.clear()
+
+
+@pytest.mark.parametrize(("slots", "departs"), [(2, [True]), (1, [])])
+def test_one_of_many_that_has_not_joined_stands_down_with_its_run(desk: Desk, slots: int, departs: list[bool]) -> None:
+    """Else it would take the place of a member that leaves because the run is paused."""
+    departed: list[bool] = []
+    desk.now.spec = replace(SPEC, slots=slots)
+    Leaving(situation=desk.now, depart=lambda: departed.append(True)).stand_down()
+    assert departed == departs
+    assert desk.now.notices.leaving is None
+
+
+def test_a_node_that_stands_by_and_is_told_to_leave_takes_itself_out(desk: Desk) -> None:
+    departed: list[bool] = []
+    desk.now.is_ready = True
+    leaving = Leaving(situation=desk.now, depart=lambda: departed.append(True))
+    leaving.hear(Heard(key="m", source=Source.METADATA, kind=NoticeKind.INTERRUPTION, deadline_at=1120.0, leave=True))
+    assert departed == [True]  # at once: it has nothing to save, and must take no place any more
+
+
+@pytest.mark.parametrize("elastic", ["", "1..2"])
+def test_a_rank_may_take_another_ones_part_in_an_elastic_run_alone(desk: Desk, elastic: str) -> None:
+    desk.now.spec = replace(SPEC, elastic=elastic)
+    desk.hear(sealed(3, start=(1, 20)))
+    answers = Answers(desk.now)
+    answers.shares.want(peer(), 5)
+    [asked] = answers.asked
+    assert asked.any_world is bool(elastic)
+    answers.shares.fetched(asked, part(20, 1), None)
+    assert len(answers.answered) == 1
+
+
+def test_an_elastic_runs_torchrun_is_told_how_few_are_enough(desk: Desk) -> None:
+    desk.now.spec = spec = replace(SPEC, slots=4, standby=1, elastic="2..4", regrow_after_s=7)
+    told = dict(
+        entry.split("=", 1) for entry in Launching(situation=desk.now, on_person=lambda _: None)._go(spec).environment
+    )
+    assert (told["PET_NNODES"], told["PET_RDZV_CONF"]) == ("2:4", "regrow=7")
