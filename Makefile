@@ -123,7 +123,7 @@ show-checkpoint: setup ## run what the checkpoint path promises, one line per pr
 	$(QUIET) $(BIN)/python -m tests.show_checkpoint $(ARGS)
 
 show-multinode: setup ## run what many nodes promise, one line per promise
-	$(QUIET) $(BIN)/python -m tests.show_multinode $(ARGS)
+	$(QUIET) $(BIN)/python -m tests.show_multinode --json .cache/show/multinode.json $(ARGS)
 
 lock: ## make requirements.lock again from pyproject.toml
 	rm -rf .cache/lock; $(PYTHON) -m venv .cache/lock
