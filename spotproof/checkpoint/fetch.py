@@ -6,6 +6,7 @@ back over; a service that does not answer is not damage and is raised.
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,7 +17,8 @@ from spotproof.checkpoint.commit import assemble, put_manifest
 from spotproof.checkpoint.images import THREADS, ImageRead, Images, ReadChunk
 from spotproof.checkpoint.localcopy import LocalCopies, Staged
 from spotproof.checkpoint.meter import Meter
-from spotproof.contract import s3keys
+from spotproof.checkpoint.sanity import check_state
+from spotproof.contract import layout, s3keys
 from spotproof.contract.items import PointerItem, Quarantine
 from spotproof.contract.manifest import Chunk, Manifest, Part, decode_manifest, decode_part
 from spotproof.errors import BadManifest, Damaged, MismatchedState, Missing, NoLoadableCheckpoint
@@ -97,7 +99,7 @@ class Fetcher:
         for candidate in ranked.candidates:
             try:
                 described = self._describe(candidate, pointer)
-                image = self._images.read(described.part, self._reader(candidate))
+                image = self._read(described.part, self._reader(candidate))
             except (BadManifest, Damaged, Missing) as error:
                 skipped.append(self._quarantine(candidate, error))
                 continue
@@ -129,7 +131,7 @@ class Fetcher:
                 described = self._of_rank(candidate, pointer, rank)
             else:
                 described = _Described(part=self._loose_part(order, rank), manifest=None, manifest_digest="")
-            image = self._images.read(described.part, self._nearest_reader(order, rank))
+            image = self._read(described.part, self._nearest_reader(order, rank))
         except (BadManifest, Damaged, Missing) as error:
             self._quarantine(candidate, error)
             raise
@@ -274,6 +276,17 @@ class Fetcher:
             self._stores.objects.get_into(key, target, digest=chunk.digest)
         except Damaged:
             self._stores.objects.get_into(key, target, digest=chunk.digest)
+
+    def _read(self, part: Part, read: ReadChunk) -> ImageRead:
+        """The verified image, whose state is that of its step and fit to go on from. Raises as `Images.read`."""
+        image = self._images.read(part, read)
+        try:
+            with mmap.mmap(image.fd, image.bytes, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+                check_state(view, layout.decode(image.layout), step=part.step)
+        except (Damaged, BadManifest):
+            self._images.give_back(image.fd, part.image)
+            raise
+        return image
 
     def _quarantine(self, candidate: Candidate, error: Exception) -> str:
         """Record that the checkpoint is damaged; returns the text for people. A staged copy is only passed over."""

@@ -33,7 +33,7 @@ from spotproof.contract.items import Generation
 from spotproof.contract.layout import image_name
 from spotproof.contract.manifest import decode_manifest, encode
 from spotproof.contract.states import SaveKind
-from spotproof.errors import Damaged, NoLoadableCheckpoint, SpotproofError
+from spotproof.errors import NoLoadableCheckpoint, SpotproofError
 from spotproof.plan.candidates import Order
 from spotproof.plan.retention import DAY_S
 from spotproof.store import collecting
@@ -443,17 +443,18 @@ class Trial:
 
     def _judge_mixed(self) -> str:
         """No digest tells: the state itself says which step it is of."""
+        newest, *_, expected = sorted(self.place.manifests(), reverse=True)[:2]
         try:
             fetched = self.place.fetcher(local=False).newest()
         except SpotproofError as error:
             return self._wrong(f"no choice: {error}")
         if fetched is None:
             return self._wrong("it would start from step 0")
-        try:
-            problem = self._restored(fetched)
-        except Damaged as error:
-            return "" if "holds the state of step" in str(error) else self._wrong(f"named as {error}")
-        return self._wrong(problem or "the forgery was restored") if fetched.order[1] == STEPS else problem
+        problem = self._restored(fetched)
+        if problem or fetched.order != expected:
+            return self._wrong(problem or f"restored {fetched.order}, not {expected}")
+        is_named = any("holds the state of step" in one for one in fetched.skipped)
+        return "" if is_named else self._wrong(f"{newest} was passed over for {fetched.skipped}")
 
     def _restored(self, fetched: Fetched) -> str:
         training = Training(seed=0)

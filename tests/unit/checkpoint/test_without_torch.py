@@ -5,7 +5,7 @@ import sys
 
 TORCH_FREE = (
     "arena", "channel", "chunks", "commit", "export", "fetch", "images", "inventory", "jobs", "localcopy", "memcopy",
-    "meter",
+    "meter", "sanity",
     "pull", "tagged", "uploader", "uploads",
 )  # fmt: skip
 
