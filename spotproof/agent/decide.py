@@ -25,15 +25,9 @@ class Choice(StrEnum):
     """What to do with the time that is left."""
 
     FLUSH = "flush"  # ask the trainer for a checkpoint at its next boundary
-    FLUSH_GROUP = "flush-group"  # not all of it fits, but its first group does; training goes on from the last commit
     FINISH_UPLOAD = "finish-upload"  # no boundary and upload would fit, but what is under way does
     KEEP_LAST = "keep-last"  # nothing newer can become durable
     PARK = "park"  # everything is durable: nothing is left to do
-
-    @property
-    def saves(self) -> bool:
-        """Whether the trainer is asked to save."""
-        return self in (Choice.FLUSH, Choice.FLUSH_GROUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +36,6 @@ class Moment:
 
     `lacking_bytes`: what the newest commit lacked of the image at the last save; None: take all of it. `step_age_s`:
     how long ago the newest finished step was told. `boundaries`: steps that may begin before all ranks stop.
-    `first_group_share`: the part of the image that the run wants to have first, 0 where it wants none.
     """
 
     now: float
@@ -58,7 +51,6 @@ class Moment:
     step_age_s: float | None = None
     boundaries: int = 1
     rate_bytes_s: float | None = None
-    first_group_share: float = 0.0
     may_train_on: bool = False  # EC2 itself said when, and nobody waits for this node's last word
 
 
@@ -85,7 +77,7 @@ def budget_s(*, now: float, deadline_at: float) -> float:
 def decide(moment: Moment) -> Decision:
     """Choose. FLUSH where it fits; else finish what is under way if that is newer and fits; else keep the last.
 
-    What cannot be whole by the deadline is not begun, unless there is nothing to keep or the run asked for a group.
+    What cannot be whole by the deadline is not begun, unless there is nothing to keep.
     """
     budget = budget_s(now=moment.now, deadline_at=moment.deadline_at)
 
@@ -109,9 +101,6 @@ def decide(moment: Moment) -> Decision:
         return choose(Choice.FINISH_UPLOAD, f"{why} {upload_s:.1f} s")
     if moment.committed_step < 0:
         return choose(Choice.FLUSH, f"needs about {flush_s:.1f} s of {budget:.0f} s, but nothing is committed to keep")
-    group_s = _flush_s(moment, share=moment.first_group_share)
-    if moment.first_group_share > 0 and group_s is not None and group_s <= budget:
-        return choose(Choice.FLUSH_GROUP, f"a flush needs {flush_s:.1f} s of {budget:.0f} s, a group {group_s:.1f} s")
     return choose(Choice.KEEP_LAST, f"a flush needs about {flush_s:.1f} s, there are {budget:.0f} s")
 
 
@@ -130,13 +119,13 @@ def _without_trainer(moment: Moment, budget: float) -> Decision:
     return Decision(choice=Choice.PARK, reason="no trainer runs and nothing is under way", budget_s=budget)
 
 
-def _flush_s(moment: Moment, *, share: float = 1.0) -> float | None:
+def _flush_s(moment: Moment) -> float | None:
     """Seconds to the last boundary, for the copy, and for the upload behind what is under way; None: not measured."""
     if moment.image_bytes is None or moment.rate_bytes_s is None:
         return None
     lacking = moment.image_bytes if moment.lacking_bytes is None else moment.lacking_bytes
     copy_s = moment.image_bytes / COPY_BYTES_PER_S
-    return _boundary_s(moment) + copy_s + (share * lacking + moment.uploading_bytes_left) / moment.rate_bytes_s
+    return _boundary_s(moment) + copy_s + (lacking + moment.uploading_bytes_left) / moment.rate_bytes_s
 
 
 def _boundary_s(moment: Moment) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spotproof.agent.decide import Decision, Moment, decide
+from spotproof.agent.decide import Choice, Decision, Moment, decide
 from spotproof.agent.notices import Heard, News, Source
 from spotproof.agent.server import Peer
 from spotproof.agent.situation import Situation
@@ -120,7 +120,12 @@ class Leaving:
         now = self.situation
         leaving = now.notices.leaving
         decision = decide(self._moment())
-        if self.tries >= TRIES_MAX or not decision.choice.saves or leaving is None or not now.peers(Role.TRAINER):
+        if (
+            self.tries >= TRIES_MAX
+            or decision.choice is not Choice.FLUSH
+            or leaving is None
+            or not now.peers(Role.TRAINER)
+        ):
             return False
         if now.now() >= self._tried_at + TRY_AGAIN_S:
             self.tries, self._tried_at, self.decision = self.tries + 1, now.now(), decision
@@ -131,7 +136,7 @@ class Leaving:
 
     def _is_nothing_to_come(self, flushed: int) -> bool:
         """Whether no save of the trainer is expected any more, now that no upload is under way."""
-        if self.decision is None or not self.decision.choice.saves:
+        if self.decision is None or self.decision.choice is not Choice.FLUSH:
             return True
         return flushed >= 0 or not self.situation.peers(Role.TRAINER)
 
@@ -186,7 +191,7 @@ class Leaving:
         return leaving.action in (InterruptionAction.TERMINATE, InterruptionAction.STOP)
 
     def _tell(self, news: News, decision: Decision) -> None:
-        frame = _notice(news, leave=not decision.again_at, save=decision.choice.saves)
+        frame = _notice(news, leave=not decision.again_at, save=decision.choice is Choice.FLUSH)
         if self.situation.peers(Role.TRAINER):
             self.situation.tell_all(Role.TRAINER, frame)
         else:  # a command that holds no Run: its launcher passes the notice on as a signal

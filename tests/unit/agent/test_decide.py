@@ -66,9 +66,6 @@ def moment(*, left_s: float = 120, **changes: object) -> Moment:
         ),
         ("many ranks stop a step later", moment(left_s=80, step_s=10.0, boundaries=2), Choice.KEEP_LAST),
         ("one rank stops at once", moment(left_s=80, step_s=10.0), Choice.FLUSH),
-        ("a group fits", moment(left_s=50, first_group_share=0.33), Choice.FLUSH_GROUP),
-        ("not even the group fits", moment(left_s=20, first_group_share=0.33), Choice.KEEP_LAST),
-        ("the whole fits: no group", moment(left_s=100, first_group_share=0.33), Choice.FLUSH),
         ("the deadline has passed", moment(left_s=-1), Choice.KEEP_LAST),
         (
             "the trainer is dead, its last image is under way",
