@@ -26,6 +26,7 @@ from spotproof.checkpoint.dcp import Peers
 from spotproof.checkpoint.restore import restore
 from spotproof.checkpoint.sharded import gathered, local_of
 from spotproof.checkpoint.snapshot import Snapshotter
+from spotproof.contract import layout
 from spotproof.contract.layout import image_name
 from spotproof.errors import MismatchedState
 from tests.fakes.training import Memory
@@ -122,9 +123,11 @@ def rank_main(kind: str, world: int, folder: Path) -> dict[str, Any]:
     snapshotter.close()
     memory.close()
     (folder / image_name(rank)).write_bytes(image)
+    (folder / f"layout-{rank:05d}.json").write_bytes(layout.encode(plan.layout))
+    named = training.named()
     if rank == 0:
         (folder / ".metadata").write_bytes(plan.metadata)
-    named = training.named()
+        torch.save(named, folder / "named.pt")
     training.train(2)
 
     other = Sharded(kind, world, seed=2)
@@ -154,13 +157,13 @@ def stock_differences(folder: Path, named: dict[str, Tensor]) -> list[str]:
     return [key for key, value in named.items() if not torch.equal(loaded[key], value)]
 
 
-def refusal(image: bytes, layout: Any) -> str:
+def refusal(image: bytes, described: layout.Layout) -> str:
     """What is said when the model is not sharded any more."""
     plain = Block()
     objects = {"model": plain, "optimizer": torch.optim.AdamW(plain.parameters(), lr=0.05)}
     before = [parameter.clone() for parameter in plain.parameters()]
     try:
-        restore(objects, bytearray(image), layout, step=STEP)
+        restore(objects, bytearray(image), described, step=STEP)
     except MismatchedState as error:
         assert all(torch.equal(one, other) for one, other in zip(before, plain.parameters(), strict=True))
         return str(error)

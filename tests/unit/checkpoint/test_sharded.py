@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from spotproof.checkpoint.export import export
+from spotproof.checkpoint.foreignfiles import Files, safetensors
+from spotproof.checkpoint.pull import MANIFEST_FILE
+from spotproof.contract.manifest import File, Manifest, Part, Receipt, encode
 from tests.fakes.sharding import KINDS
 
 WORLD = 4
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What each rank says of each kind."""
-    folder = tmp_path_factory.mktemp("ranks")
     done = subprocess.run(
         [sys.executable, "-m", "tests.fakes.sharding", str(WORLD), str(folder)],
         capture_output=True,
@@ -47,6 +57,29 @@ class TestSharded:
     def test_a_model_that_is_not_sharded_any_more_is_refused_by_name(self, found: Any, kind: str) -> None:
         for one in found[kind]:
             assert "model.up.weight: sharded in the checkpoint, a plain tensor here" in one["refused"]
+
+
+@pytest.mark.parametrize("only", ["model", "optimizer"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("found")
+def test_export_writes_whole_tensors(folder: Path, tmp_path: Path, kind: str, only: str) -> None:
+    (folder / kind / MANIFEST_FILE).write_bytes(encode(manifest()))
+    export(folder / kind, tmp_path / "x.safetensors", only=only)
+    exported = safetensors(Files.of(str(tmp_path / "x.safetensors")), "x.safetensors")
+    named = torch.load(folder / kind / "named.pt", weights_only=True)
+    expected = {key.removeprefix(f"{only}."): value for key, value in named.items() if key.startswith(f"{only}.")}
+    assert exported.keys() == expected.keys()
+    assert [key for key, value in expected.items() if not torch.equal(value, exported[key])] == []
+
+
+def manifest() -> Manifest:
+    """Of the ranks; an export does not look at chunks."""
+    nothing = File(name="x", chunks=())
+    receipt: dict[str, Any] = {"step": 3, "samples": 0, "sample_chain": "", "state_digest": ""}
+    common: dict[str, Any] = {"run": "r", "generation": 1, "step": 3, "world": WORLD}
+    files: dict[str, Any] = {"image": nothing, "layout": nothing, "metadata": None}
+    parts = [Part(**common, **files, rank=rank, receipt=Receipt(rank=rank, **receipt)) for rank in range(WORLD)]
+    return Manifest(**common, parts=tuple(parts))
 
 
 def test_a_rank_stores_its_part_only(found: Any) -> None:
