@@ -39,6 +39,8 @@ LIMIT = 1.15
 TENSORS = (48, 600, 5000)
 STRETCH = 3  # steps that may be longer because of the save
 STEP_WORK_S = 0.30  # of forward and backward
+STALLS_LITTLE = ("spotproof", "torch_checkpointing")  # small differences need more samples
+RIVAL_REPEATS = 3
 WARM_UP = 20  # matrix products, by which a step's work is measured
 
 
@@ -159,9 +161,10 @@ def measure(tensors: int, asked: argparse.Namespace, cores: Sequence[int]) -> di
                     save()()  # warm: layouts, pools, pages, processes
                     loop.steps(1)
                     keep_children_away(cores)
-                    own = [memcpy_s(source, target) for _ in range(asked.repeats)]
-                    costs = [sample(loop, save, first=bool(turn % 2)) for turn in range(asked.repeats)]
-                    own += [memcpy_s(source, target) for _ in range(asked.repeats)]
+                    turns = asked.repeats if name in STALLS_LITTLE else min(asked.repeats, RIVAL_REPEATS)
+                    own = [memcpy_s(source, target) for _ in range(turns)]
+                    costs = [sample(loop, save, first=bool(turn % 2)) for turn in range(turns)]
+                    own += [memcpy_s(source, target) for _ in range(turns)]
             except Absent as why:
                 ratios[name] = str(why)
                 continue

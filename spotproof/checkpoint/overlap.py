@@ -21,6 +21,7 @@ from spotproof.checkpoint.memcopy import Mover, Piece
 from spotproof.checkpoint.sharded import local_of
 
 COPIER: Final = "spotproof-copier"
+_COMPILED: Final = "_torchdynamo_orig_callable"  # a compiled function looks like what it was made of but for this
 _version: Final = attrgetter("_version")  # torch's name for it
 
 
@@ -68,7 +69,8 @@ def _cannot_wait(optimizer: torch.optim.Optimizer) -> str:
     replaced = vars(optimizer).get("step")
     if not getattr(type(optimizer).step, "hooked", False):
         return "its step runs no hooks"
-    if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
+    is_schedulers = hasattr(replaced, "_wrapped_by_lr_sched") and not hasattr(replaced, _COMPILED)
+    if replaced is not None and not is_schedulers:
         return "its step has been replaced, for example by a compiled one"
     for group in optimizer.param_groups:
         if group.get("capturable"):

@@ -208,3 +208,22 @@ def test_pieces_of_every_size_are_moved_and_nothing_beside_them(
     assert mover.differs(before, mover.sample()) is None
     ctypes.memset(sources[6].data_ptr() + 512 * 1024, int(raw(sources[6])[512 * 1024]) ^ 255, 1)
     assert mover.differs(before, mover.sample()) == 6
+
+
+def test_a_compiled_model_is_copied_behind_the_loop_and_a_compiled_step_is_not(held: threading.Event) -> None:
+    training = Training()
+    compiled = torch.compile(training.model, backend="eager")
+    objects: dict[str, object] = {"model": compiled, "optimizer": training.optimizer}
+    compiled(torch.arange(8)).sum().backward()
+    training.optimizer.step()
+    with snapshots(objects) as (snapshotter, memory):
+        before = values(objects)
+        with copying(snapshotter) as copy:
+            compiled(torch.arange(8)).sum().backward()
+            assert not copy.is_over.is_set()
+            held.set()
+            assert snapshotter.finish(copy)
+        assert differing(before, stored(memory)) == []
+        assert "model.embed.weight" in before  # no `_orig_mod` in a name
+        training.optimizer.step = torch.compile(training.optimizer.step, backend="eager")  # type: ignore[method-assign]
+        assert "replaced" in resting(objects).why
