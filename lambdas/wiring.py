@@ -270,12 +270,17 @@ class Control:
 
     def _repair(self, run: str, *, until: float) -> None:
         for _ in range(PASSES):
-            facts, actions = self._decided(run, self._reader.of_repair, repairing.decide)
+            facts, actions = self._decided(run, self._whole, repairing.decide)
             if not any(isinstance(action, Guarded) and isinstance(action.first, MoveRun) for action in actions):
                 break
         if launching.next_step(self._reader.of_launch(run, now=self._now(), own=frozenset())):
             self._fill(run, until=until)
         self._apply(repairing.next_look(replace(facts, now=self._now())))
+
+    def _whole(self, run: str, *, now: int) -> Facts:
+        """The whole run, and how long it took to read: what was read last may be younger than `now`."""
+        facts = self._reader.of_repair(run, now=now)
+        return replace(facts, took_s=self._now() - now)
 
     def _decided(
         self, run: str, read: Callable[..., Facts], decide: Callable[[Facts], tuple[Action, ...]]

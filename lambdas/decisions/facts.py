@@ -82,6 +82,7 @@ class Facts:
     checkpoints: tuple[CheckpointItem, ...] = ()
     live: Live | None = None
     silence: Silence = Silence()
+    took_s: int = 0  # to read it all: some of it is younger than `now` by that
     launches_per_hour: int = 0  # of the whole stack; 0: no limit
     launches_made: int | None = None  # of the whole stack, in this hour; None: the hour's count has not begun
     only_spot: bool = False  # of the run's pools only those on Spot were read

@@ -14,6 +14,7 @@ from spotproof.contract.metrics import Metric
 from spotproof.contract.runspec import Liveness
 from spotproof.contract.states import Cause
 
+HELD_UP_S: Final = 8
 SETTLES_S: Final = 2 * limits.SWEEP_PERIOD_S
 OVERDUE_S: Final = limits.SWEEP_PERIOD_S + 15  # a look comes within a minute of its time, and the queue takes seconds
 
@@ -23,9 +24,10 @@ def silent(facts: Facts, slots: tuple[Slot, ...]) -> frozenset[str]:
 
     Only time that was watched counts: a node must have been late at the look before too, with the same beat, and have
     had the time for another one since. Between two looks the table may have been out, for the nodes as well as for us;
-    and nobody is silent if this look itself is overdue, because then it was out, or the queue.
+    and nobody is silent if this look itself is overdue, because then it was out, or the queue. A look that was held up
+    while it read knows beats that are younger than its own clock, and would find only those silent who beat last.
     """
-    if facts.live is None or facts.now - facts.live.due_at > OVERDUE_S:
+    if facts.live is None or facts.now - facts.live.due_at > OVERDUE_S or facts.took_s > HELD_UP_S:
         return frozenset()
     liveness, looked_at = _liveness(facts), facts.live.looked_at
     if facts.now - looked_at < liveness.heartbeat_s + limits.BEAT_LATE_S:

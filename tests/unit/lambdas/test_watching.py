@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from spotproof.contract.states import RunStatus
 from spotproof.errors import Unavailable
+from spotproof.store.table import BulkTable
 from tests.fakes.control import World, notice
 
 
@@ -106,3 +107,40 @@ def test_the_sweep_reads_what_is_due_and_not_every_run_that_waits_for_its_people
     for _ in range(5):
         world.tick()
     assert "run-7" in [entry.run for entry in world.stores.live.watched()]
+
+
+@dataclass(slots=True)
+class HeldUp:
+    """A table whose first answer about nodes takes long enough for some of them to beat again."""
+
+    world: World
+    back: list[str]
+    held_up: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world.table, name)
+
+    def query(self, pk: str, **more: Any) -> Any:
+        if pk.startswith("NODE#") and not self.held_up:
+            self.held_up = True
+            self.world.clock.advance(40)
+            for instance in self.back:
+                self.world.beat("mini", instance)
+        return self.world.table.query(pk, **more)
+
+
+def test_a_look_that_is_held_up_while_beats_return_replaces_nobody() -> None:
+    world = World()
+    holders = world.started(slots=6)
+    for instance in holders[:3]:
+        world.beat("mini", instance)
+    world.clock.advance(17)
+    for instance in holders[3:]:  # the last beats before the table goes are spread over a heartbeat
+        world.beat("mini", instance)
+    world.tick(after_s=29)
+    world.clock.advance(50)
+    control = world.make_control(cast("BulkTable", HeldUp(world, holders[3:])), world.ec2, world.ssm, world.sqs)
+    control.sweep()
+    for body in world.sqs.take():
+        control.handle({"m": body}, until=world.clock() + 60)
+    assert [slot.incarnation for slot in world.slots()] == [1] * 6
