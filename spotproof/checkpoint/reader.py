@@ -43,7 +43,7 @@ from spotproof.checkpoint.writer import PATHS, THREADS, VALUES
 from spotproof.contract import ids, layout, s3keys
 from spotproof.contract.layout import STATE_KEY, Layout, TensorEntry
 from spotproof.contract.manifest import Chunk, File, Manifest, Part
-from spotproof.errors import BadManifest, Damaged, MismatchedState
+from spotproof.errors import BadManifest, MismatchedState
 from spotproof.plan.candidates import Order
 from spotproof.store.objects import Objects
 
@@ -225,10 +225,8 @@ class Content:
 
         def fetch(one: tuple[int, Chunk]) -> None:
             offset, chunk = one
-            data = self.objects.get(s3keys.blob(self.manifest.run, chunk.digest), digest=chunk.digest)
-            if len(data) != chunk.bytes:
-                raise Damaged(f"chunk {chunk.digest[:16]} has {len(data)} bytes, the manifest says {chunk.bytes}")
-            view[offset : offset + len(data)] = data
+            key = s3keys.blob(self.manifest.run, chunk.digest)
+            self.objects.get_into(key, view[offset : offset + chunk.bytes], digest=chunk.digest)
 
         with ThreadPoolExecutor(self.threads, thread_name_prefix="read") as pool:
             for _ in pool.map(fetch, _wanted(part.image, entries)):
