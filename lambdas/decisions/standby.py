@@ -12,11 +12,17 @@ launch here too, and the `k` nodes more are declared by the spec.
 
 from __future__ import annotations
 
-from lambdas.decisions.actions import Action, Guarded, Vacate
+from typing import Final
+
+from lambdas.decisions.actions import Action, Guarded, Tell, Vacate
 from lambdas.decisions.aftermath import of_holder
 from lambdas.decisions.facts import Facts, occupant
 from lambdas.decisions.spares import is_spare
+from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import Slot
+from spotproof.contract.times import Moment, times_of
+
+CLOCKS_S: Final = 10  # a node's clock beside the sealer's
 
 
 def displaced(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
@@ -25,9 +31,37 @@ def displaced(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     What follows is what would follow if the successor had joined: nobody will promote it, and the old node must end.
     """
     lost = [slot for slot in slots.values() if _is_displaced(facts, slot)]
+    takers = _takers(facts) if lost else []
+    told = [*([_told(facts, slot, taker)] for slot, taker in zip(lost, takers, strict=False)), *([] for _ in lost)]
     return tuple(
-        Guarded(first=Vacate(seen=slot, instance=str(slot.holder_instance)), then=of_holder(facts, slot))
-        for slot in lost
+        Guarded(first=Vacate(seen=slot, instance=str(slot.holder_instance)), then=(*took_over, *of_holder(facts, slot)))
+        for slot, took_over in zip(lost, told, strict=False)
+    )
+
+
+def _takers(facts: Facts) -> list[str]:
+    """The members (`slot:incarnation`) that joined with the newest membership, as far as their beats say so: for the
+    timeline alone."""
+    sealed = facts.sealed
+    found = []
+    for member in () if sealed is None else sealed.members:
+        slot, incarnation, instance = member.split(":", 2)
+        node = facts.node_of(int(slot), int(incarnation), instance)
+        joined_ms = times_of(node.times or "").of(Moment.JOINED) if node is not None else None
+        if sealed is not None and joined_ms is not None and joined_ms / 1000 > sealed.sealed_at - CLOCKS_S:
+            found.append(f"{slot}:{incarnation}")
+    return found
+
+
+def _told(facts: Facts, slot: Slot, taker: str) -> Tell:
+    return Tell(
+        run=facts.run,
+        what=HistoryKind.TAKEN_OVER,
+        slot=slot.slot,
+        incarnation=slot.incarnation,
+        cause=slot.cause,
+        detail=taker,
+        at=None if facts.sealed is None else facts.sealed.sealed_at,
     )
 
 

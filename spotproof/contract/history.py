@@ -32,6 +32,7 @@ class HistoryKind(StrEnum):
     QUARANTINED = "quarantined"
     LOST = "lost"
     SUPERSEDED = "superseded"
+    TAKEN_OVER = "taken-over"  # a lost node's work is that of one that stood by; `detail` is its slot:incarnation
     ENDED = "ended"
     STATUS = "status"
     MASS_SILENCE = "mass-silence"

@@ -19,6 +19,7 @@ from spotproof.report.lives import lives, nodes_of
 from spotproof.report.model import Commit, Mark, MarkKind, Point, Recovery, Segment, Stage, StageSpan, Story
 
 _K: Final = HistoryKind
+_TOOK: Final = frozenset({_K.SEALED, _K.PROMOTED, _K.RESTORED, _K.FIRST_STEP})  # of one that had been ready for long
 _WHOLE_SECOND: Final = 1.0  # some entries have the second only: an end that seems this much too early is no end before
 
 
@@ -184,9 +185,10 @@ def _recovery(claim: History, told: _Told, segments: Sequence[Segment]) -> Recov
     slot, incarnation = claim.slot or 0, claim.incarnation or 0
     nodes = told.nodes
     gone = nodes.get((slot, incarnation - 1), "") if claim.instance in (None, NO_INSTANCE) else str(claim.instance)
-    lost, new = told.of_instance.get(gone, []), told.of_node.get((slot, incarnation), [])
+    lost = told.of_instance.get(gone, [])
+    successor, new = _successor((slot, incarnation), told)
     before = [one for one in segments if one.slot == slot and one.incarnation < incarnation and one.points]
-    after = next((one for one in segments if (one.slot, one.incarnation) == (slot, incarnation) and one.points), None)
+    after = next((one for one in segments if (one.slot, one.incarnation) == successor and one.points), None)
     last = _last_of(before[-1], after) if before else None
     begin_at, flushed_at = _begin_at(claim, lost), _at(lost, _K.FLUSHED)
     last_at = None if last is None else last.at
@@ -195,7 +197,7 @@ def _recovery(claim: History, told: _Told, segments: Sequence[Segment]) -> Recov
         incarnation=incarnation,
         cause="" if claim.cause is None else claim.cause.value,
         lost=gone,
-        replacement=nodes.get((slot, incarnation), ""),
+        replacement=nodes.get(successor, ""),
         begin_at=begin_at,
         stopped_at=flushed_at if last_at is None else last_at,
         end_at=_at(new, _K.FIRST_STEP),
@@ -204,6 +206,17 @@ def _recovery(claim: History, told: _Told, segments: Sequence[Segment]) -> Recov
         resumed_step=_step(new, _K.SEALED, _K.PROMOTED) if after is None else after.points[0].step - 1,
         remarks=_remarks(claim, told.answers, new),
     )
+
+
+def _successor(own: tuple[int, int], told: _Told) -> tuple[tuple[int, int], Sequence[History]]:
+    """Who does the lost node's work, and how it came to it: who was launched for it, or one that had stood by."""
+    new = told.of_node.get(own, [])
+    over = next((entry for entry in new if entry.what == _K.TAKEN_OVER), None)
+    if over is None:
+        return own, new
+    slot, _, incarnation = over.detail.partition(":")
+    taker = int(slot), int(incarnation)
+    return taker, [entry for entry in told.of_node.get(taker, []) if entry.what in _TOOK]
 
 
 def _last_of(before: Segment, after: Segment | None) -> Point:

@@ -10,9 +10,11 @@ import pytest
 from lambdas.decisions import spares, standby
 from lambdas.decisions.actions import Guarded, Vacate
 from lambdas.decisions.facts import Facts
+from spotproof.contract.history import HistoryKind
 from spotproof.contract.items import NO_INSTANCE, Generation, Head, Slot
 from spotproof.contract.runspec import Pools
 from spotproof.contract.states import Cause, NodePhase, RunStatus
+from spotproof.contract.times import Moment, Times
 from tests.fakes.control import World, notice, state
 
 SPARE = 2  # the place beside slots 0 and 1
@@ -199,3 +201,18 @@ def test_who_has_been_replaced_by_a_node_that_stood_by(
 def test_who_works_is_what_the_membership_says(slot: Slot, instance: str, works: bool) -> None:
     assert spares.works(facts(slot), slot, instance) is works
     assert spares.works(facts(slot, count=0), slot, instance)
+
+
+def test_the_timeline_says_who_took_a_lost_nodes_work() -> None:
+    world = World()
+    started(world)
+    lost, taker = str(world.slot().holder_instance), stands_by(world)
+    world.ec2.instances[lost].state = "terminated"
+    world.deliver(state(lost, world.clock(), "terminated"))
+    sealed = world.join(beside={0})
+    joined_ms = sealed.sealed_at * 1000 + 500
+    times = Times().passed(Moment.PARKED, joined_ms - 3_600_000).passed(Moment.JOINED, joined_ms)
+    world.beat("mini", taker, generation=2, times=times.text())
+    world.tick()
+    [told] = [entry for entry in world.told() if entry.what == HistoryKind.TAKEN_OVER]
+    assert (told.slot, told.incarnation, told.cause, told.detail) == (0, 2, Cause.DISAPPEARED, f"{SPARE}:1")

@@ -322,3 +322,26 @@ def test_a_promotion_is_at_the_moment_at_which_the_node_joined() -> None:
     assert seconds[Stage.PARK] == 0.3
     assert seconds[Stage.RESTORE] == 0.6
     assert recovery.resumed_step == 40
+
+
+def test_a_recovery_ends_with_the_first_step_of_the_node_that_stood_by() -> None:
+    """Whoever was launched for the lost one stands by now, and makes no step."""
+    beside = {"slot": 1, "incarnation": 1, "instance": TWO}
+    found = told(
+        entry(0, K.CLAIMED, incarnation=1, instance="none", cause=Cause.SUBMIT),
+        *boot(1.5, ONE, 1, parked=8, sealed=8.4, step=0),
+        entry(2, K.BOUND, **beside),
+        entry(9, K.PARKED, **beside),
+        entry(60, K.LOST, instance=ONE, incarnation=1, cause=Cause.DISAPPEARED),
+        entry(60.2, K.CLAIMED, incarnation=2, instance=ONE, cause=Cause.DISAPPEARED),
+        entry(61, K.SEALED, step=40, **beside),
+        entry(61, K.TAKEN_OVER, incarnation=2, cause=Cause.DISAPPEARED, detail="1:1"),
+        entry(62, K.RESTORED, **beside),
+        entry(63, K.FIRST_STEP, step=41, **beside),
+        entry(70, K.BOUND, instance=THREE, incarnation=2),
+        entry(80, K.PARKED, instance=THREE, incarnation=2),
+    )
+    [recovery] = found.recoveries
+    assert (recovery.lost, recovery.replacement, recovery.resumed_step) == (ONE, TWO, 40)
+    assert recovery.end_at == BEGIN + 63
+    assert [span.stage for span in recovery.stages] == [Stage.NOTICE, Stage.RESTORE, Stage.FIRST_STEP]
