@@ -70,6 +70,7 @@ class Committer:
         self._clock = clock
         self._threads = threads
         self._newest: Manifest | None = None
+        self._taken: tuple[object, set[str]] = (None, set())  # of the checkpoint that was sent to last
 
     def commit(self, part: Part, content: Content, *, kind: SaveKind, until: float = NO_DEADLINE) -> Commit:
         """Commit what is described already; see `commit_from`."""
@@ -112,13 +113,18 @@ class Committer:
     def _send(self, source: Source, listed: AbstractSet[str], until: float) -> None:
         """Send in order, a few at a time; the first failure ends it, so that no part is put after a missing chunk.
 
-        A chunk is skipped only if the newest committed manifest lists it, or the bucket has taken it in an earlier try
-        of this very save. That an object exists is no reason: it may be about to be collected, or a torn leftover.
+        A chunk is skipped only if the newest committed manifest lists it, or the bucket has taken it for this very
+        checkpoint: in an earlier try, or as part of another rank of this node, which has the same where state is
+        replicated. That an object exists is no reason: it may be about to be collected, or a torn leftover.
         """
         sends: dict[str, Future[None]] = {}
+        save = source.save
+        if self._taken[0] != (save.run, save.generation, save.step):
+            self._taken = ((save.run, save.generation, save.step), set())
         with ThreadPoolExecutor(self._threads, thread_name_prefix="send") as pool:
             for chunk, data in source.pieces():
-                if chunk.digest not in listed and chunk.digest not in source.sent and chunk.digest not in sends:
+                is_there = chunk.digest in listed or chunk.digest in source.sent or chunk.digest in self._taken[1]
+                if not is_there and chunk.digest not in sends:
                     sends[chunk.digest] = pool.submit(self._send_one, source, chunk, data, until)
             done, waiting = wait(sends.values(), return_when=FIRST_EXCEPTION)
             for send in waiting:
@@ -129,6 +135,7 @@ class Committer:
     def _send_one(self, source: Source, chunk: Chunk, data: memoryview, until: float) -> None:
         self._objects.put(s3keys.blob(source.save.run, chunk.digest), data, digest=chunk.digest, until=until)
         source.sent[chunk.digest] = chunk.bytes
+        self._taken[1].add(chunk.digest)
 
     def _put_part(self, part: Part, until: float) -> Part:
         key, data = s3keys.part(part.run, part.generation, part.step, part.rank), encode(part)

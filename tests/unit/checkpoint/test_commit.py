@@ -200,3 +200,25 @@ def test_without_a_table_the_listing_tells_that_all_parts_are_there(rig: Rig) ->
     assert fetched is not None
     assert fetched.order == (1, 5)
     assert bytes_of(fetched) == image_of(5)
+
+
+def test_what_ranks_of_one_node_have_alike_is_sent_once_for_a_checkpoint(rig: Rig) -> None:
+    """Parameters of data-parallel ranks are the same; generators and position are each rank's own."""
+    committer = rig.committer()
+    shared = image_of(1, size=4000)  # whole chunks
+
+    def commit(rank: int, step: int) -> Commit:
+        content = content_of(shared + image_of(10 * step + rank, size=500))
+        save = save_of(step, rank=rank, world=3)
+        part = make_part(save, content, image_name=f"__{rank}_0.distcp")
+        return committer.commit(part, content, kind=SaveKind.PERIODIC)
+
+    first, *others = [commit(rank, 7) for rank in range(3)]
+    assert first.sent_bytes > 4000
+    assert max(other.sent_bytes for other in others) < 1000
+    assert others[-1].manifest is not None
+    rig.assert_pointer_names_whole_data()
+    committer = (
+        rig.committer()
+    )  # another process knows of nothing that was sent, and the next checkpoint is another one
+    assert commit(0, 8).sent_bytes < 1500  # the newest manifest lists what is shared
