@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from spotproof.checkpoint.dcp import Peers
+from spotproof.checkpoint.foreign import start_from
 from spotproof.checkpoint.restore import restore
 from spotproof.checkpoint.sharded import gathered, local_of
 from spotproof.checkpoint.snapshot import Snapshotter
@@ -124,7 +125,7 @@ def rank_main(kind: str, world: int, folder: Path) -> dict[str, Any]:
     memory.close()
     (folder / image_name(rank)).write_bytes(image)
     (folder / f"layout-{rank:05d}.json").write_bytes(layout.encode(plan.layout))
-    named = training.named()
+    named, saved = training.named(), training.bits()
     if rank == 0:
         (folder / ".metadata").write_bytes(plan.metadata)
         torch.save(named, folder / "named.pt")
@@ -136,8 +137,11 @@ def rank_main(kind: str, world: int, folder: Path) -> dict[str, Any]:
     restored = other.bits()
     other.train(2)
     dist.barrier()
+    third = Sharded(kind, world, seed=3)
+    start_from(str(folder), third.objects)
     return {
         "is_equal": other.bits() == training.bits() and restored != other.bits(),
+        "begins_equal": third.bits() == saved,
         "asked": len(asked),
         "stock_differs": stock_differences(folder, named) if rank == 0 else [],
         "compared": len(named),

@@ -51,6 +51,9 @@ class TestSharded:
         assert found[kind][0]["stock_differs"] == []
         assert found[kind][0]["compared"] >= 32
 
+    def test_a_run_that_is_sharded_begins_with_a_checkpoint_of_whole_tensors(self, found: Any, kind: str) -> None:
+        assert [one["begins_equal"] for one in found[kind]] == [True] * WORLD
+
     def test_ranks_talk_once_for_a_layout_and_never_for_a_save(self, found: Any, kind: str) -> None:
         assert [one["asked"] for one in found[kind]] == [1] * WORLD
 
