@@ -157,11 +157,24 @@ class Clients:
                 core.set_config_variable("metadata_service_num_attempts", METADATA_TRIES)
                 region = self._region or os.environ.get("AWS_REGION")
                 self._session = boto3.session.Session(botocore_session=core, region_name=region)
+            if service == "dynamodb":
+                _leave_attributes_as_they_stand(self._session)
             return _finding_credentials(self._session, self._session.client(service, config=config))
         except NoRegionError as error:
             raise BadSettings("no AWS region is set", next_step="set AWS_REGION, or a region in the profile") from error
         except ProfileNotFound as error:
             raise BadSettings(str(error), next_step="set AWS_PROFILE to one of your profiles, or unset it") from error
+
+
+def _leave_attributes_as_they_stand(session: Any) -> None:
+    """Let the table's client pass typed attributes on: `store.values` makes and reads them.
+
+    Botocore would walk through each of them by its model, which is a third of what a read costs us. Told by the model's
+    own word for values without a schema. Where a newer botocore keeps another copy of it nothing changes but the time.
+    """
+    loader = session._session.get_component("data_loader")  # noqa: SLF001 - the botocore session that we made
+    model = loader.load_service_model("dynamodb", "service-2", api_version=None)
+    model["shapes"]["AttributeValue"]["document"] = True
 
 
 def _finding_credentials(session: Any, client: Any) -> Any:

@@ -6,6 +6,7 @@ is a Decimal, so it can be counted with, put into JSON and compared.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -28,6 +29,20 @@ _MAX_EXPONENT = 125
 _MIN_EXPONENT = -130
 
 
+class Base64(str):
+    """Bytes as they are on the wire, for a client that takes attributes as they stand (store.clients).
+
+    Any other client encodes text before it writes it in base 64 itself: for that one `encode` gives the bytes.
+    """
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        """The bytes that it stands for."""
+        del encoding, errors
+        return base64.b64decode(str(self))
+
+
 def to_wire(value: Value, *, path: str) -> Wire:
     """Return the typed attribute for `value`. Raises StoreError naming `path` for what cannot be stored exactly."""
     match value:
@@ -40,7 +55,7 @@ def to_wire(value: Value, *, path: str) -> Wire:
         case int() | float():
             return {"N": _number(value, path=path)}
         case bytes() | bytearray() | memoryview():
-            return {"B": bytes(value)}
+            return {"B": Base64(base64.b64encode(value).decode())}
         case set() | frozenset():
             return {"SS": _members(value, path=path)}
         case list() | tuple():
@@ -64,7 +79,7 @@ def from_wire(wire: Mapping[str, Any]) -> Value:
         case "N":
             return _from_number(held)
         case "B":
-            return bytes(held)
+            return base64.b64decode(str.encode(held)) if isinstance(held, str) else bytes(held)
         case "SS":
             return frozenset(held)
         case "L":
@@ -137,7 +152,7 @@ def _size(wire: Wire) -> int:
         case "N":
             return len(held) // 2 + 2
         case "B":
-            return len(held)
+            return len(held.encode())
         case "SS":
             return sum(len(member.encode()) for member in held)
         case "L":

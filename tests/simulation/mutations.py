@@ -31,12 +31,13 @@ from lambdas.decisions.facts import Facts
 from lambdas.effects.fleet import Fleet
 from spotproof.agent import membership
 from spotproof.contract import keys
-from spotproof.contract.items import Launch, Member, PointerItem, Slot, from_item, to_item
+from spotproof.contract.items import Launch, Member, PointerItem, Slot, to_item
 from spotproof.contract.states import LaunchState
 from spotproof.store.head import Heads
 from spotproof.store.launches import Launches
 from spotproof.store.members import Members, Memberships
 from spotproof.store.pointer import Pointers
+from spotproof.store.replacements import Replacements
 from spotproof.store.slots import Slots
 from spotproof.store.storms import Storms
 from spotproof.store.table import Exists, Put, Update
@@ -59,11 +60,36 @@ def patched(target: Any, name: str, value: Any) -> Iterator[None]:
 def claim_condition_dropped() -> Iterator[None]:
     """Every claim wins: a slot is claimed twice for one loss."""
 
-    def move(self: Slots, seen: Any, changed: Any, *, remove: Any, when: Any) -> Any:
-        return original(self, seen, changed, remove=remove, when=Exists("pk") if "claimed_at" in changed else when)
+    def claiming(self: Slots, seen: Any, instance: str, **how: Any) -> Update:
+        return replace(original(self, seen, instance, **how), when=Exists("pk"))
 
-    original = Slots._move
-    with patched(Slots, "_move", move), patched(losses, "place_of", _anywhere):
+    original = Slots.claiming
+    with patched(Slots, "claiming", claiming), patched(losses, "place_of", _anywhere):
+        yield
+
+
+@contextmanager
+def short_way_unconditional() -> Iterator[None]:
+    """The one write of the short way has no condition: what is claimed, or launched for, is so again."""
+
+    def begin(self: Replacements, seen: Any, claim: Update, launch: Put, **rest: Any) -> None:
+        blind = replace(claim, when=Exists("pk"))
+        original(self, replace(seen, counted_launch=0), blind, replace(launch, when=None), **{**rest, "order": None})
+
+    original = Replacements.begin
+    with patched(Replacements, "begin", begin):
+        yield
+
+
+@contextmanager
+def short_way_overwrites_launches() -> Iterator[None]:
+    """The short way does not look whether its launch's number is free: what that one launched is in no record."""
+
+    def begin(self: Replacements, seen: Any, claim: Update, launch: Put, **rest: Any) -> None:
+        original(self, replace(seen, counted_launch=0), claim, replace(launch, when=None), **rest)
+
+    original = Replacements.begin
+    with patched(Replacements, "begin", begin):
         yield
 
 
@@ -120,12 +146,11 @@ def token_not_stored() -> Iterator[None]:
 def launch_overwritten() -> Iterator[None]:
     """A launch record replaces another of its number: what that one launched is in no record and in no slot."""
 
-    def intend(self: Launches, launch: Launch) -> Launch:
-        return from_item(
-            Launch, self._table.write(Put(key=keys.launch(launch.run, launch.launch), item=to_item(launch)))
-        )
+    def intending(self: Launches, launch: Launch) -> Put:
+        return replace(original(self, launch), when=None)
 
-    with patched(Launches, "intend", intend):
+    original = Launches.intending
+    with patched(Launches, "intending", intending):
         yield
 
 
@@ -337,6 +362,8 @@ def reach_not_taken_back() -> Iterator[None]:
 
 MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
     "claim condition dropped": claim_condition_dropped,
+    "short way without conditions": short_way_unconditional,
+    "short way overwrites launches": short_way_overwrites_launches,
     "look again dropped": look_again_dropped,
     "join barrier dropped": join_barrier_dropped,
     "prewarmed node does not wait": notice_not_waited_for,
@@ -369,6 +396,8 @@ MUTATIONS: Final[Mapping[str, Callable[[], Any]]] = {
 # The weather in which each of them can be seen; any other history would only cost time.
 CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "claim condition dropped": lambda weather: True,
+    "short way without conditions": lambda weather: not (weather.gang or weather.clean),
+    "short way overwrites launches": lambda weather: weather.slots > 1 and not (weather.gang or weather.clean),
     "look again dropped": lambda weather: weather.clean and weather.leases_out == 0,
     "join barrier dropped": lambda weather: weather.notice_share > 0,
     "prewarmed node does not wait": lambda weather: weather.prewarm and weather.rebalances > 0,
