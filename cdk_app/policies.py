@@ -80,6 +80,18 @@ def table_of_control(reach: Reach) -> list[Grant]:
     ]
 
 
+def look_at_runs(reach: Reach) -> list[Grant]:
+    """In the transaction that claims a place: that the run still wants nodes, and has no unfinished launch."""
+    return [
+        Grant(
+            sid="LookAtRuns",
+            actions=(CHECK_ITEM,),
+            resources=(reach.table,),
+            conditions=leading_keys("RUN#*"),
+        )
+    ]
+
+
 def keep_index(reach: Reach) -> list[Grant]:
     """When a run is due next, and that it is due no more."""
     return [

@@ -104,7 +104,7 @@ class Functions(Construct):
             *policies.end_nodes(self._reach),
             *policies.tell_people(self._reach),
             *policies.send_to("PutOffLooks", self._queues.by_name[Queue.REPAIR].queue_arn),
-            *(self._only_repair() if row.function is Function.REPAIR else []),
+            *(self._only_repair() if row.function is Function.REPAIR else policies.look_at_runs(self._reach)),
         ]
 
     def _of_sweep(self) -> list[Grant]:

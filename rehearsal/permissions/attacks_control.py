@@ -175,6 +175,10 @@ def _write_items(estate: Estate, actor: str) -> Iterator[Attempt]:
         yield write.to("write another table", resource=other_table(estate))
         if actor != Function.REPAIR:
             yield write.where("move the pointer", leading(keys.node_partition(RUN)))
+    if actor != Function.REPAIR:
+        look = item(actor, "dynamodb:ConditionCheckItem", estate.table, own)
+        yield look.where("look at what nodes write in a transaction", leading(keys.node_partition(RUN)))
+        yield look.to("look at another table in a transaction", resource=other_table(estate))
     delete = item(actor, "dynamodb:DeleteItem", estate.table, own)
     for partition in (keys.history_partition(RUN), keys.node_partition(RUN), keys.member("i-1").pk):
         yield delete.where(f"delete {partition}", leading(partition))

@@ -142,6 +142,16 @@ def test_the_control_plane_writes_its_own_items(assembly: Assembly, actor: Funct
 
 
 @by_actor
+def test_who_hears_of_losses_looks_at_runs_in_a_transaction_and_at_nothing_else(
+    assembly: Assembly, actor: Function
+) -> None:
+    role, where, look = role_of(assembly, actor), table(assembly), "dynamodb:ConditionCheckItem"
+    assert decide(role, look, where, leading(keys.run_partition("r"))) == (actor is not Function.REPAIR)
+    for partition in ("INSTANCE#i-1", keys.live_partition(3), keys.history_partition("r")):
+        assert not decide(role, look, where, leading(partition))
+
+
+@by_actor
 def test_only_repair_writes_the_index_and_what_is_the_nodes(assembly: Assembly, actor: Function) -> None:
     role, where, repairs = role_of(assembly, actor), table(assembly), actor is Function.REPAIR
     for action in (*TABLE_WRITES, "dynamodb:ConditionCheckItem"):
