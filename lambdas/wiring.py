@@ -44,7 +44,7 @@ RUN_TRIES: Final = 12  # decisions that met somebody else's write are made anew;
 PASSES: Final = 4  # of repair over a run whose status it moved
 LOOKS: Final = 4  # times that a launcher looks again after letting go
 STEPS: Final = 24  # of one launcher: a launch takes three, every pool set one launch
-RESERVE_S: Final = 15  # a new step begins only with this much of the handler's time left
+RESERVE_S: Final = 30  # a new step begins only with this much of the handler's time left: the longest call to EC2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,9 @@ _SETTINGS: Final[dict[str, ClientSettings]] = {
     "dynamodb": ClientSettings(connect_s=2, read_s=5, tries=1),
     # A chunk of 64 MiB on a slow minute; S3 answers a PUT only when it has all of it.
     "s3": ClientSettings(connect_s=2, read_s=20, tries=1, connections=32),
-    # An instant fleet answers when it has launched: AWS takes up to half a minute for a large one.
-    "ec2": ClientSettings(connect_s=2, read_s=30, tries=3),
+    # An instant fleet answers when it has launched: AWS takes up to half a minute for a large one. The second try has
+    # the same token and waits for the same fleet; both together end before the handler does (lambdas.wiring.RESERVE_S).
+    "ec2": ClientSettings(connect_s=2, read_s=12, tries=2),
     # A backup path beside the work: it may neither hold the handler's end nor be waited for (effects/errands.py).
     "ssm": ClientSettings(connect_s=1, read_s=3, tries=1),
     "sns": _CONTROL,
