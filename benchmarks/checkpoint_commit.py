@@ -205,9 +205,10 @@ def part_memory(size: Size) -> Numbers:
 
         watching = threading.Thread(target=watch)
         watching.start()
-        for _ in range(max(4, size.repeats)):
+        subject.commit()
+        for _ in range(size.rival_repeats):
             loop.optimizer.step()
-            subject.commit()
+            subject.commit_all_arenas()
         subject.settle()
         is_over.set()
         watching.join()

@@ -25,6 +25,7 @@ from benchmarks.checkpointing.uploader import spawn
 from spotproof.checkpoint.arena import Arena
 from spotproof.checkpoint.dcp import ImagePlan, payload_views
 from spotproof.checkpoint.jobs import Begin, Done, GivenUp, Staged, Upload
+from spotproof.checkpoint.overlap import Copy
 from spotproof.checkpoint.snapshot import Snapshotter
 from spotproof.checkpoint.state import capture
 from spotproof.checkpoint.uploads import Uploads
@@ -67,16 +68,16 @@ class Ours:
 
     def commit(self) -> None:
         """See `Committed`. The arena is free again when this returns, unless its local copy takes longer."""
-        self.step += 1
-        copy = self.snapshotter.begin(step=self.step, generation=1, counters={}, then=lambda _: None)
-        while copy is None:
-            self._hear(0.05)
-            copy = self.snapshotter.begin(step=self.step, generation=1, counters={}, then=lambda _: None)
-        assert self.snapshotter.finish(copy), copy.changed
-        self.arena, self.done = copy.arena, None
-        self.uploads.submit(Upload(rank=0, arena=copy.arena, generation=1, step=self.step, kind=SaveKind.PERIODIC))
-        while self.done is None:
-            self._hear(5.0)
+        self._take()
+        self.uploads.submit(self._job(self.arena, self.step))
+        self._await(self.step)
+
+    def commit_all_arenas(self) -> None:
+        """Fill every arena before the first one is uploaded: as much memory as there can be."""
+        taken = [self._take() for _ in self.fds]
+        for arena, step in taken:
+            self.uploads.submit(self._job(arena, step))
+        self._await(self.step)
 
     def settle(self) -> None:
         """Until every arena is free."""
@@ -95,6 +96,25 @@ class Ours:
         stored = payload_views(self.plans[-1].layout, image)
         live = capture(self.loop.objects, counters={}).tensors
         return [key for key, value in live.items() if not key.startswith("rng.") and not same_bits(stored[key], value)]
+
+    def _take(self) -> tuple[int, int]:
+        """Copy the state into a free arena, waiting for one; (arena, step)."""
+        self.step += 1
+        while (copy := self._begun()) is None:
+            self._hear(0.05)
+        assert self.snapshotter.finish(copy), copy.changed
+        self.arena = copy.arena
+        return copy.arena, self.step
+
+    def _begun(self) -> Copy | None:
+        return self.snapshotter.begin(step=self.step, generation=1, counters={}, then=lambda _: None)
+
+    def _job(self, arena: int, step: int) -> Upload:
+        return Upload(rank=0, arena=arena, generation=1, step=step, kind=SaveKind.PERIODIC)
+
+    def _await(self, step: int) -> None:
+        while self.done is None or self.done.step < step:
+            self._hear(5.0)
 
     def _is_free(self, index: int) -> bool:
         with Arena(self.fds[index]) as arena:
