@@ -39,6 +39,12 @@ def reasons(region: Region) -> str:
     return " ".join(one.get("ResourceStatusReason") or "" for one in events)
 
 
+def invoked(region: Region) -> set[str]:
+    """Which of the two scheduled functions have run."""
+    names_ = [one.function for one in region.functions.invocations]
+    return {kind for kind in ("Sweep", "Collect") if any(kind in name for name in names_)}
+
+
 def test_destroy_with_a_live_run_fails_names_it_and_leaves_everything(region: Region, assembly: Assembly) -> None:
     outputs = region.deploy(assembly.folder)
     before = region.report().resources
@@ -52,7 +58,10 @@ def test_destroy_with_a_live_run_fails_names_it_and_leaves_everything(region: Re
     region.settle(check=True)  # every resource is there and as it was
     assert region.report().resources == before
     region.schedules.tick()  # and at work
-    region.wait(lambda: any("Sweep" in one.function for one in region.functions.invocations), what="the sweep runs")
+    region.wait(lambda: len(invoked(region) & {"Sweep", "Collect"}) == 2, what="sweep and collection run")
+    (collect,) = [one for one in region.functions.names() if "Collect" in one]
+    region.client("s3").put_object(Bucket=outputs[names.OUTPUT_BUCKET], Key="runs/llama-7b/blobs/0", Body=b"young")
+    assert region.functions.invoke(collect, {}).result == {"runs": 1, "objects": 0, "bytes": 0}
     region.raise_problems()
 
     index.remove("llama-7b")
