@@ -80,4 +80,5 @@ def test_it_refuses_what_the_standard_librarys_refuse(kind: Any) -> None:
 def test_fields_by_place_keep_their_order_and_equal_values_are_one_in_a_set() -> None:
     assert Plain(1) == Plain(1, "b")
     assert len({Plain(1), Plain(1, "b"), Plain(2)}) == 2
-    assert Plain(1) != Theirs(name="1")
+    other: object = Theirs(name="1")
+    assert Plain(1) != other
