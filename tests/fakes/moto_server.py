@@ -75,7 +75,7 @@ def write_attributes_as_they_stand() -> None:
     serializer: Any = serialize.BaseJSONSerializer
     if serializer is getattr(serializer, "attributes_as_they_stand", None):
         return
-    inner = serializer._serialize_type_structure  # noqa: SLF001 - moto has no public way
+    inner = serializer._serialize_type_structure
 
     def structure(self: Any, serialized: Any, value: Any, shape: Any, key: str) -> None:
         if shape.name == "AttributeValue" and key and _stands(value):
@@ -83,7 +83,7 @@ def write_attributes_as_they_stand() -> None:
         else:
             inner(self, serialized, value, shape, key)
 
-    serializer._serialize_type_structure = structure  # noqa: SLF001
+    serializer._serialize_type_structure = structure
     serializer.attributes_as_they_stand = serializer
 
 
