@@ -421,8 +421,8 @@ CATCHING: Final[Mapping[str, Callable[[Weather], bool]]] = {
     "successor of a move not awaited": lambda weather: weather.maintenances > 0 and not weather.failback_s,
     "prewarmed node kept": lambda weather: weather.prewarm and weather.rebalances > 0,
     "date of a move forgotten": lambda weather: weather.maintenances > 0,
-    "storm breaker off": lambda weather: weather.prewarm and weather.rebalances > 2 and weather.slots > 2,
-    "hand-tagged node entered twice": lambda weather: weather.by_hand > 0 and weather.slots > 1,
+    "storm breaker off": signs.may_be_a_storm,
+    "hand-tagged node entered twice": lambda weather: weather.by_hand > 1 and weather.slots > 2 and weather.stalls > 0,
     "untagging unseen": lambda weather: weather.by_hand > 0,
     "end of a block unheard": lambda weather: weather.blocks > 0 and signs.is_mild(weather),
 }

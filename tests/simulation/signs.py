@@ -22,8 +22,18 @@ assert KEEP_S < PREWARM_KEEP_S  # or no history would see the end of a prewarmed
 
 def settings(weather: Weather) -> Signals:
     """The run's own settings for early signs."""
-    storm_after = 1 if weather.seed % 4 == 0 else Signals().storm_after
+    storm_after = 1 if _is_easily_a_storm(weather) else Signals().storm_after
     return Signals(prewarm=weather.prewarm, prewarm_keep_s=KEEP_S, move_lead_s=300, storm_after=storm_after)
+
+
+def _is_easily_a_storm(weather: Weather) -> bool:
+    return weather.seed % 4 == 0
+
+
+def may_be_a_storm(weather: Weather) -> bool:
+    """Whether there is advice for more nodes than may be prewarmed, and it arrives."""
+    advised = weather.prewarm and weather.rebalances > 2 and weather.slots > 2 and not weather.lost_events
+    return advised and not weather.outage_s and _is_easily_a_storm(weather)
 
 
 def to_come(history: History) -> bool:
