@@ -63,7 +63,7 @@ def decide(facts: Facts) -> tuple[Action, ...]:
     raised = promotions(facts)
     slots = promoted(facts, raised)
     joined = (*(step for slot in raised for step in _promotion(facts, slot)), *standby.displaced(facts, slots))
-    known = (*_commits(facts, facts.head), *joined, *phases.decide(facts, facts.head))
+    known = (*_commits(facts, facts.head), *joined, *phases.decide(facts, facts.head), *silence.noted(facts))
     settled = _finished(facts, facts.head, slots) if facts.head.status in _CAN_FINISH else ()
     if settled:
         return (*known, *settled)
@@ -230,7 +230,7 @@ def _losses(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     stack = facts.silence
     broken = bool(quiet) and (silence.is_mass(stack) or silence.is_settling(stack, now=facts.now))
     actions: list[Action] = [Measure(metric=Metric.SILENT_NODES, value=len(quiet))] if quiet else []
-    actions += silence.alarm(facts) if broken else silence.forewarning(facts)
+    actions += silence.alarm(facts) if broken else ()
     for slot in slots.values():
         actions += _lifted(facts, slot)
         actions += _loss(facts, slot, quiet=frozenset() if broken else quiet)

@@ -92,14 +92,13 @@ def alarm(facts: Facts) -> tuple[Action, ...]:
         return ()
     counted = f"{facts.silence.silent} of {facts.silence.slots} slots"
     return (
-        NoteMassSilence(region=facts.region),
         Measure(metric=Metric.MASS_SILENCE),
         Tell(run=facts.run, what=HistoryKind.MASS_SILENCE, cause=Cause.SILENCE, detail=counted),
     )
 
 
-def forewarning(facts: Facts) -> tuple[Action, ...]:
-    """Many are late and none is silent yet: noted, or a look that is held up while beats return would find only a few.
+def noted(facts: Facts) -> tuple[Action, ...]:
+    """Many are late, silent or not yet: noted, or a look that is held up while beats return would find only a few.
 
     Such a look has an old `now` and reads the beats of those who are back already; the others are silent by its clock.
     """
