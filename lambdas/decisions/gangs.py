@@ -30,7 +30,7 @@ def zone_of(facts: Facts) -> str:
     While it moves those count that have come for the new gang, and not the holders, which leave their zone.
     """
     zones = _zones(facts)
-    seat = _newcomer if any(_is_moving(slot) for slot in facts.slots) else _seated
+    seat = _arrived if any(_is_moving(slot) for slot in facts.slots) else _seated
     seated = (zones.get(instance, "") for instance in (seat(slot) for slot in facts.slots) if instance)
     counted = Counter(zone for zone in seated if zone)
     return min(counted, key=lambda zone: (-counted[zone], zone)) if counted else ""
@@ -70,6 +70,11 @@ def strays(facts: Facts, slots: dict[int, Slot]) -> tuple[Action, ...]:
     beside = [slot for slot in slots.values() if home and is_spare(facts, slot) and _newcomer(slot)]
     zones = _zones(facts) if beside else {}
     return tuple(_called_off(facts, slot) for slot in beside if zones.get(_newcomer(slot) or "", home) != home)
+
+
+def _arrived(slot: Slot) -> str | None:
+    """Who has come for the new gang: one that waits for the others, or one that took a lost node's place already."""
+    return occupant(slot.holder_instance) if slot.successor_instance is None else _newcomer(slot)
 
 
 def _newcomer(slot: Slot) -> str | None:
