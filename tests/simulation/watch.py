@@ -141,6 +141,9 @@ class WatchedTable:
             self._vacated(key, before, after)
             if "successor_instance" in after and after.get("cause") != before.get("cause"):
                 self.claimed_for[number, str(holder)] = str(after.get("cause"))  # it goes for another reason now
+                self._takes(
+                    key, after, had_joined=holder not in (None, NO_INSTANCE) and "lost_deadline_at" not in after
+                )
             if after.get("successor_instance") != successor:
                 self.claimed_for.pop(
                     (number, str(after.get("successor_instance"))), None
@@ -155,14 +158,17 @@ class WatchedTable:
         elif lost != NO_INSTANCE and (number, lost) in self.claimed_for:
             self._violations.append(f"{key.sk} was claimed twice for {lost}")
         self.claimed_for[number, lost] = self._causes[f"{number}:{after['incarnation']}"] = cause
-        had_joined = successor is None and lost != NO_INSTANCE
-        if cause in TAKEN or (cause == "disappeared" and had_joined):
-            self._taken.add(f"{number}:{after['incarnation']}")
+        self._takes(key, after, had_joined=successor is None and lost != NO_INSTANCE)
         if after.get("waits_for_notice") or cause == GANG_MOVES:
             self.planned += 1
             self.let_go.add(lost)
             self._faults[f"planned: {cause}"] += 1
             self.prewarmed[int(self._clock() // STORM_WINDOW_S)] += cause == PREWARMED
+
+    def _takes(self, key: Key, after: Item, *, had_joined: bool) -> None:
+        cause = after.get("cause")
+        if cause in TAKEN or (cause == "disappeared" and had_joined):
+            self._taken.add(f"{int(key.sk.partition('#')[2])}:{after['incarnation']}")
 
     def _vacated(self, key: Key, before: Item, after: Item) -> None:
         """A run that wants no nodes takes them out of its slots and ends them: once it is resumed, others come."""
