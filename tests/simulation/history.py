@@ -391,9 +391,12 @@ class History:
         if head.get("status") != RunStatus.ACTIVE or self.now() - self.resumed_at < LAMBDA_S:
             self.lost.add(instance)  # a handler that decided before it was resumed may still be at it
 
-    def _told_to_leave(self, instance: str) -> None:
-        """By an order in HEAD. One that a pause has left there stands for a while after it."""
-        if self.faults["run paused by a person"]:
+    def _told_to_leave(self, instance: str, status: RunStatus) -> None:
+        """By an order in HEAD. One that a pause has left there stands for a while after it.
+
+        A run that launches nothing tells its nodes to save and go before their date; once it goes on, others come.
+        """
+        if status is not RunStatus.ACTIVE or self.faults["run paused by a person"]:
             self.lost.add(instance)
         elif instance not in self.lost | self.watch.let_go:
             self.violations.append(f"{instance} is well and was told to leave")

@@ -86,7 +86,7 @@ class Nodes:
     clock: Callable[[], float]
     violations: list[str]
     faults: Counter[str]
-    told_to_leave: Callable[[str], None]
+    told_to_leave: Callable[[str, RunStatus], None]
     lives: dict[str, Life] = field(default_factory=dict)
     out: bool = False  # nobody can reach the table
     never_joins: float = 0.0
@@ -241,8 +241,8 @@ class Nodes:
                 news = life.notices.hear(heard, now=now)
                 if news is not None and news.is_extra and life.generation:
                     self._commit(life)
-                elif news is not None and news.is_new_leaving and head.status is RunStatus.ACTIVE:
-                    self.told_to_leave(life.instance)
+                elif news is not None and news.is_new_leaving:
+                    self.told_to_leave(life.instance, head.status)
         if head.status in ENDING and life.generation:
             person = Heard(
                 key=f"status-{head.status}",

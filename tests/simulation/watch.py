@@ -196,9 +196,16 @@ class WatchedTable:
             if back and after.get("market") != "spot":
                 self._violations.append(f"a way back to Spot asked for {after.get('market')}: {back}")
         answered = before is not None and before.get("state") == "intended" and after.get("state") != "intended"
-        if answered and instances and isinstance(wants, list) and any(not str(one).endswith(":1") for one in wants):
+        if answered and instances and isinstance(wants, list) and any(self._is_lost(after, one) for one in wants):
             self.recoveries += 1
             self.most_recoveries = max(self.most_recoveries, 0 if self._is_news(after) else self.recoveries)
+
+    def _is_lost(self, launch: Item, want: object) -> bool:
+        """Whether the place had been filled and was lost: a planned move leaves a node that works."""
+        number, _, incarnation = str(want).partition(":")
+        slot = self._table.get(Key(pk=f"RUN#{launch.get('run')}", sk=f"SLOT#{int(number):04}")) or {}
+        planned = slot.get("waits_for_notice") and _number(slot, "successor_incarnation") == int(incarnation)
+        return incarnation != "1" and not planned
 
     def _is_news(self, launch: Item) -> bool:
         """Whether there is a commit that the run has not taken note of: until it does, the budget is not spent."""

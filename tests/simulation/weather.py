@@ -171,7 +171,7 @@ def calmer(weather: Weather) -> Iterator[Weather]:
     for name in ("losses", "bursts"):
         if getattr(weather, name) > 0:
             yield replace(weather, **{name: getattr(weather, name) - 1})
-    if weather.slots > 1:
+    if weather.slots > (2 if weather.standby or weather.least else 1):
         yield replace(weather, slots=weather.slots - 1)
     if weather.length_s > LENGTHS_S[0]:
         yield replace(weather, length_s=LENGTHS_S[0])
