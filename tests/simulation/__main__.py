@@ -16,11 +16,13 @@ import random
 import sys
 import time
 from collections import Counter
+from typing import TypeAlias
 
 from tests.simulation.history import History
 from tests.simulation.mutations import CATCHING, MUTATIONS
 from tests.simulation.weather import Weather, calmer
 
+Found: TypeAlias = tuple[int, str]  # histories that a mutation survived, the last of them with it; what was violated
 MUTATION_LIMIT = 2000
 SHRINKING_S = 120
 TOLD = 3  # of the seeds that fail
@@ -79,7 +81,7 @@ def simulate(count: int, first: int) -> bool:
     return not failed
 
 
-def caught(name: str, first: int) -> tuple[int, str] | None:
+def caught(name: str, first: int) -> Found | None:
     """How many histories it took to catch the mutation, and by what; None if none of 2,000 did."""
     suited = (seed for seed in itertools.count(first) if CATCHING[name](Weather.of(seed)))
     with MUTATIONS[name]():
@@ -90,7 +92,8 @@ def caught(name: str, first: int) -> tuple[int, str] | None:
     return None
 
 
-def _caught(asked: tuple[str, int]) -> tuple[str, tuple[int, str] | None]:
+def catch(asked: tuple[str, int]) -> tuple[str, Found | None]:
+    """`caught` for a pool of processes: name and first seed; the name comes back with what was found."""
     return asked[0], caught(*asked)
 
 
@@ -98,7 +101,7 @@ def mutate(first: int) -> bool:
     """Run every mutation; True if each is caught in time."""
     sound = True
     with multiprocessing.get_context("fork").Pool(os.cpu_count() or 1, prepare) as pool:
-        for name, found in pool.imap_unordered(_caught, [(name, first) for name in MUTATIONS]):
+        for name, found in pool.imap_unordered(catch, [(name, first) for name in MUTATIONS]):
             said = "NOT caught" if found is None else f"caught after {found[0]} histories: {found[1][:100]}"
             print(f"mutation '{name}': {said}", flush=True)
             sound = sound and found is not None

@@ -7,12 +7,14 @@ many histories each one survives from a fresh seed.
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.simulation.__main__ import caught, shortest, told
+from tests.simulation.__main__ import Found, catch, prepare, shortest, told
 from tests.simulation.history import History
 from tests.simulation.mutations import CATCHING, MUTATIONS
 from tests.simulation.weather import Weather, calmer
@@ -49,9 +51,16 @@ def test_a_calmer_weather_has_one_fault_less() -> None:
     assert list(calmer(Weather(seed=1, slots=1, clean=True, length_s=200.0))) == []
 
 
+@pytest.fixture(scope="module")
+def found() -> Mapping[str, Found | None]:
+    """What caught each mutation, played on all cores. A spawned process, because this one may have threads."""
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1, prepare) as pool:
+        return dict(pool.imap_unordered(catch, [(name, 0) for name in MUTATIONS]))
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_fault_in_the_protocol_is_caught(name: str) -> None:
-    assert caught(name, first=0) is not None
+def test_a_fault_in_the_protocol_is_caught(name: str, found: Mapping[str, Found | None]) -> None:
+    assert found[name] is not None
 
 
 def test_every_mutation_says_in_which_weather_it_can_be_seen() -> None:
