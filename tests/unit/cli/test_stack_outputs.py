@@ -31,6 +31,7 @@ def test_a_deployed_stack_tells_its_outputs(moto_url: str, monkeypatch: pytest.M
     client = Clients().get("cloudformation")
     client.create_stack(StackName="outputs-test", TemplateBody=json.dumps(TEMPLATE))
     stack = stack_of(name="outputs-test", file=None)
+    client.delete_stack(StackName="outputs-test")  # the emulated account is this process's: others look at all stacks
     assert (stack.table, stack.region) == ("table-1", "us-east-1")
     assert (stack.placement.template, stack.placement.template_version) == ("lt-0123", "4")
     assert stack.placement.subnets == ("subnet-a=us-east-1a",)

@@ -37,7 +37,7 @@ def test_a_client_is_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "tries"), [("dynamodb", 1), ("s3", 1), ("ec2", 3), ("ssm", 1), ("sns", 3), ("sqs", 3), ("sts", 3)]
+    ("service", "tries"), [("dynamodb", 1), ("s3", 1), ("ec2", 2), ("ssm", 1), ("sns", 3), ("sqs", 3), ("sts", 3)]
 )
 def test_time_outs_and_tries_are_of_the_services_place(service: str, tries: int) -> None:
     config = Clients(region="us-east-1").get(service).meta.config
