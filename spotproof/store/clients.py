@@ -1,8 +1,8 @@
 """The one place that imports boto3 and makes clients: lazily, once per service, with time-outs chosen for their place.
 
 Endpoints come from AWS_ENDPOINT_URL or AWS_ENDPOINT_URL_<SERVICE>, credentials and region from where boto3 finds them.
-DynamoDB and S3 clients try a call once: `store.retry` tries again, with the caller's deadline. The others try two or three
-times by themselves, because their callers act once and leave the rest to the sweep.
+DynamoDB and S3 clients try a call once: `store.retry` tries again, with the caller's deadline. The others try two or
+three times by themselves, because their callers act once and leave the rest to the sweep.
 """
 
 from __future__ import annotations
