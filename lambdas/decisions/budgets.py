@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, NoteSpend, Notify, Tell
+from lambdas.decisions.actions import Action, Guarded, Measure, MoveRun, NoteCommit, NoteSpend, Notify, Tell
 from lambdas.decisions.facts import Facts, Machine, occupant
 from spotproof.contract import limits
 from spotproof.contract.history import HistoryKind
@@ -33,6 +33,19 @@ def without_commit(facts: Facts, head: Head, spec: RunSpec) -> str:
     if fresh or head.recoveries < spec.budgets.recoveries:
         return ""
     return f"{spec.budgets.recoveries} recoveries without a new commit: find out why none succeeds, then resume the run"
+
+
+def commit_noted(facts: Facts, head: Head) -> tuple[Action, ...]:
+    """Take note of a commit that HEAD does not know: the budgets for recoveries and trainer failures begin anew.
+
+    Whoever counts a recovery notes first what was committed before it; else a commit that nobody has noted yet would
+    let any number of them through, and its note wipe them out.
+    """
+    pointer = facts.pointer
+    if pointer is None or pointer.step <= head.committed_step:
+        return ()
+    told = Tell(run=facts.run, what=HistoryKind.COMMITTED, step=pointer.step, at=pointer.committed_at or None)
+    return (NoteCommit(run=facts.run, step=pointer.step), told)
 
 
 def hour_is_spent(facts: Facts) -> bool:

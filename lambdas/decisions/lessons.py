@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from lambdas.decisions import budgets
 from lambdas.decisions.actions import (
     Action,
     CoolPool,
@@ -60,7 +61,8 @@ def of_attempt(facts: Facts, launch: Launch) -> list[Action]:
     """What the attempt means for the run: capacity found, another try, or blocked."""
     if launch.instances and not launch.released:
         recovered = any(_is_recovery(facts, want) for want in launch.wants)
-        return [LaunchFound(run=launch.run, launch=launch.launch, recovered=recovered)]
+        noted = () if facts.head is None else budgets.commit_noted(facts, facts.head)
+        return [*noted, LaunchFound(run=launch.run, launch=launch.launch, recovered=recovered)]
     found = list(_verdicts(launch))
     planned = _is_planned(facts, launch)
     hopeless = None if planned else _hopeless(facts, launch, found)

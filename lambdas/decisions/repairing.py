@@ -33,7 +33,6 @@ from lambdas.decisions.actions import (
     Guarded,
     Measure,
     MoveRun,
-    NoteCommit,
     Notify,
     Promote,
     Release,
@@ -134,12 +133,7 @@ def _is_watched(facts: Facts, head: Head) -> bool:
 
 def _commits(facts: Facts, head: Head) -> tuple[Action, ...]:
     """The newest commit for the budgets, and checkpoints that are complete and that nobody is left to commit."""
-    actions: list[Action] = []
-    if facts.pointer is not None and facts.pointer.step > head.committed_step:
-        told = Tell(
-            run=facts.run, what=HistoryKind.COMMITTED, step=facts.pointer.step, at=facts.pointer.committed_at or None
-        )
-        actions += [NoteCommit(run=facts.run, step=facts.pointer.step), told]
+    actions = list(budgets.commit_noted(facts, head))
     newest = 0 if facts.sealed is None else facts.sealed.generation
     actions += [
         Commit(run=facts.run, generation=one.generation, step=one.step, world=one.world)

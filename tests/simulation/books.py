@@ -142,8 +142,8 @@ def _ended(history: History, head: Head) -> list[str]:
 def _budgets(history: History) -> list[str]:
     """No more launches in an hour and recoveries without a commit than the budgets allow.
 
-    What a handler that died, or heard no answer, had not counted yet is allowed beside them; and one recovery whose
-    launch was answered just when its run took note of a commit, which may count before or after it.
+    What a handler that died, or heard no answer, had not counted yet is allowed beside them; and one recovery
+    whose launch was answered just when somebody committed, which may count before the commit or after it.
     """
     weather, watch, found = history.weather, history.watch, list[str]()
     if weather.small_budget and watch.most_recoveries > RECOVERIES + 1 + _uncounted(history):

@@ -92,8 +92,6 @@ class WatchedTable:
         if kind in _RISING:
             self._rises(key, _RISING[kind], _number(after, _RISING[kind]))
         match kind:
-            case "HEAD":
-                self._noted(before or {}, after)
             case "SLOT":
                 self._places(key, after)
                 self._seat(key, after)
@@ -198,7 +196,7 @@ class WatchedTable:
         answered = before is not None and before.get("state") == "intended" and after.get("state") != "intended"
         if answered and instances and isinstance(wants, list) and any(self._is_lost(after, one) for one in wants):
             self.recoveries += 1
-            self.most_recoveries = max(self.most_recoveries, 0 if self._is_news(after) else self.recoveries)
+            self.most_recoveries = max(self.most_recoveries, self.recoveries)
 
     def _is_lost(self, launch: Item, want: object) -> bool:
         """Whether the place had been filled and was lost: a planned move leaves a node that works."""
@@ -206,13 +204,6 @@ class WatchedTable:
         slot = self._table.get(Key(pk=f"RUN#{launch.get('run')}", sk=f"SLOT#{int(number):04}")) or {}
         planned = slot.get("waits_for_notice") and _number(slot, "successor_incarnation") == int(incarnation)
         return incarnation != "1" and not planned
-
-    def _is_news(self, launch: Item) -> bool:
-        """Whether there is a commit that the run has not taken note of: until it does, the budget is not spent."""
-        run = str(launch.get("run"))
-        pointer = self._table.get(Key(pk=f"NODE#{run}", sk="POINTER")) or {}
-        head = self._table.get(Key(pk=f"RUN#{run}", sk="HEAD")) or {}
-        return _number(pointer, "step") > _number(head, "committed_step")
 
     def _goes_on_for_ever(self) -> None:
         if self.attempts + self.launches_lost == LAUNCHES_AT_MOST:
@@ -225,11 +216,6 @@ class WatchedTable:
                 f"generation {after.get('generation')} committed while {newest.get('generation')} is the newest"
             )
         self.recoveries = 0
-
-    def _noted(self, before: Item, after: Item) -> None:
-        """What was recovered before the look that takes note of a commit counts as made before the commit."""
-        if _number(after, "committed_step") > _number(before, "committed_step"):
-            self.recoveries = 0
 
     def _membership(self, after: Item) -> None:
         members: Any = after.get("members", ())

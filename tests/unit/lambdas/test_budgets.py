@@ -105,6 +105,17 @@ def test_a_count_whose_answer_got_lost_is_made_once() -> None:
     assert world.head().recoveries == 1
 
 
+def test_a_recovery_behind_a_commit_that_no_look_has_noted_is_counted_and_stays_so() -> None:
+    world = World()
+    [lost] = world.started()
+    world.commit("mini", 100)
+    world.deliver(notice(lost, world.clock()))
+    assert (world.head().committed_step, world.head().recoveries) == (100, 1)
+    world.beat("mini", lost)
+    world.tick()
+    assert world.head().recoveries == 1
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("effect", range(1, 22))
 def test_killed_at_any_effect_a_recovery_counts_once(effect: int, after: bool) -> None:
