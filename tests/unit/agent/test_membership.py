@@ -453,7 +453,10 @@ def test_a_new_table_goes_on_above_the_generations_that_its_bucket_holds(world: 
     assert sealed is not None
     assert (sealed.start_generation, sealed.start_step) == (7, 20)
     world.joiner().join(OLD, "r")
-    assert joined(world).generation == 8
+    again = joined(world)
+    assert again.generation == 8
+    assert again.fetched is not None
+    os.close(again.fetched.image_fd)
 
 
 def test_an_instance_that_nobody_binds_gives_up_with_what_to_do(world: World) -> None:
