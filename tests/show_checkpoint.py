@@ -9,12 +9,24 @@ none. The output of each command lies in .cache/show/.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from typing import Any
 
-from tests.showing import LOGS, ROOT, Done, Failed, NotRun, Promise, case_tests, minutes, must_pass, passed_tests, show
+from tests.showing import (
+    LOGS,
+    ROOT,
+    Failed,
+    NotRun,
+    Promise,
+    case_tests,
+    closing,
+    last_line,
+    minutes,
+    must_pass,
+    numbers_of,
+    passed_tests,
+    show,
+)
 
 INTERRUPTIONS = 1000
 KILLS = 2000
@@ -29,24 +41,6 @@ CASES = tuple(
 PAGE_SAYS = ("What is where", "A manifest is plain JSON", "How much memory", "How often to save", "By hand")
 BY_HAND = ("the_page_recovers_a_checkpoint_with_the_aws_cli", "stock_dcp_loads_a_pulled_checkpoint_bit_by_bit")
 NO_GPU = "there is no GPU here"
-
-
-def closing(done: Done) -> dict[str, Any]:
-    """The JSON object in the last line that a check printed."""
-    line = done.output.strip().splitlines()[-1]
-    try:
-        told: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise Failed(f"its last line is not JSON: {line[-200:]!r}") from error
-    return told
-
-
-def numbers_of(told: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in told.items())
-
-
-def last_line(done: Done) -> str:
-    return done.output.strip().splitlines()[-1]
 
 
 def benchmarks() -> str:

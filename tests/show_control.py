@@ -8,13 +8,23 @@ Exit status is 0 only when every line that was asked for says `passed`. The outp
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from tests.showing import LOGS, ROOT, Done, Failed, Promise, case_tests, minutes, must_pass, passed_tests, show
+from tests.showing import (
+    LOGS,
+    ROOT,
+    Failed,
+    Promise,
+    case_tests,
+    closing,
+    minutes,
+    must_pass,
+    numbers_of,
+    passed_tests,
+    show,
+)
 
 HISTORIES = 20_000
 SIMULATION_LIMIT_S = 15 * 60
@@ -40,20 +50,6 @@ CASES = (
     *(f"IAM-{number:02}" for number in range(1, 8)),
     *("OBS-01", "OBS-05"),
 )
-
-
-def closing(done: Done) -> dict[str, Any]:
-    """The JSON object in the last line that a check printed."""
-    line = done.output.strip().splitlines()[-1]
-    try:
-        told: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise Failed(f"its last line is not JSON: {line[-200:]!r}") from error
-    return told
-
-
-def numbers_of(told: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in told.items())
 
 
 def simulation() -> str:

@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rehearsal.processes import terminated_like_ctrl_c
 
@@ -153,3 +154,21 @@ def show(promises: Sequence[Promise], doc: str | None) -> int:
     if asked.json:
         asked.json.write_text(json.dumps(verdicts, indent=2) + "\n")
     return int(any(one["verdict"] != "passed" for one in verdicts.values()))
+
+
+def last_line(done: Done) -> str:
+    return done.output.strip().splitlines()[-1]
+
+
+def closing(done: Done) -> dict[str, Any]:
+    """The JSON object in the last line that a check printed."""
+    line = last_line(done)
+    try:
+        told: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise Failed(f"its last line is not JSON: {line[-200:]!r}") from error
+    return told
+
+
+def numbers_of(told: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in told.items())

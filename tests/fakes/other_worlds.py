@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
-import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +23,7 @@ from spotproof.contract import layout
 from spotproof.contract.layout import Layout, image_name
 from tests.fakes.sharding import STEP, Sharded
 from tests.fakes.training import Memory
+from tests.fakes.worlds import alone_on_loopback, in_world
 
 
 def digests(training: Sharded) -> dict[str, str]:
@@ -67,41 +65,24 @@ def load(world: int, folder: Path, saved_by: int) -> dict[str, str]:
     return found
 
 
-def in_world(world: int, folder: Path, work: Callable[[], dict[str, str]]) -> None:
-    children = []
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                dist.init_process_group(
-                    "gloo", init_method=f"file://{folder}/init-{world}", rank=rank, world_size=world
-                )
-                found = work()
-                if rank == 0:
-                    (folder / f"{world}.json").write_text(json.dumps(found))
-                dist.destroy_process_group()
-                status = 0
-            except BaseException:  # noqa: BLE001 -- the end of a process
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in children]
-    if any(statuses):
-        raise SystemExit(f"the world of {world} has failed")
+def told(world: int, folder: Path, work: Callable[[], dict[str, str]]) -> None:
+    """Rank 0 writes what the world found: all have the same."""
+
+    def rank_main(rank: int) -> None:
+        found = work()
+        if rank == 0:
+            (folder / f"{world}.json").write_text(json.dumps(found))
+
+    in_world(world, folder / f"init-{world}", rank_main)
 
 
 def main() -> None:
     saved_by, *others = (int(word) for word in sys.argv[1:-1])
     folder = Path(sys.argv[-1])
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    in_world(saved_by, folder, lambda: save(saved_by, folder))
+    alone_on_loopback()
+    told(saved_by, folder, lambda: save(saved_by, folder))
     for world in others:
-        in_world(world, folder, lambda: load(world, folder, saved_by))  # noqa: B023 -- called at once
+        told(world, folder, lambda: load(world, folder, saved_by))  # noqa: B023 -- called at once
 
 
 if __name__ == "__main__":

@@ -6,21 +6,18 @@ python -m tests.fakes.resharding FOLDER
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from spotproof.checkpoint import StorageReader, StorageWriter
+from tests.fakes.worlds import alone_on_loopback, in_world
 
 RUN = "reshard"
 SAVERS = 4
@@ -69,33 +66,17 @@ def same(one: DTensor, other: DTensor) -> bool:
 
 
 def phase(name: str, world: int, folder: Path) -> None:
-    """Fork the ranks and wait for them."""
-    children = []
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                dist.init_process_group("gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=world)
-                act = save_all if name == "save" else load_all
-                (folder / f"{name}-{rank}.json").write_text(json.dumps(act(world, folder / "objects")))
-                dist.barrier()
-                dist.destroy_process_group()
-                status = 0
-            except BaseException:  # noqa: BLE001 -- the end of a process
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(pid)
-    if any(os.waitpid(pid, 0)[1] for pid in children):
-        sys.exit(1)
+    """Let the ranks save or load; each writes what it found."""
+
+    def rank_main(rank: int) -> None:
+        act = save_all if name == "save" else load_all
+        (folder / f"{name}-{rank}.json").write_text(json.dumps(act(world, folder / "objects")))
+
+    in_world(world, folder / name, rank_main)
 
 
 def main() -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    alone_on_loopback()
     folder = Path(sys.argv[1])
     phase("save", SAVERS, folder)
     for world in LOADERS:

@@ -6,10 +6,7 @@ python -m tests.fakes.sharding WORLD FOLDER
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from spotproof.contract import layout
 from spotproof.contract.layout import image_name
 from spotproof.errors import MismatchedState
 from tests.fakes.training import Memory
+from tests.fakes.worlds import alone_on_loopback, in_world
 
 STEP = 3
 KINDS = ("fsdp", "tp", "fsdp-tp", "hsdp")
@@ -175,36 +173,17 @@ def refusal(image: bytes, described: layout.Layout) -> str:
 
 
 def ranks(rank: int, world: int, folder: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world)
     for kind in KINDS:
         (folder / kind).mkdir(exist_ok=True)
         found = rank_main(kind, world, folder / kind)
         (folder / kind / f"found-{rank}.json").write_text(json.dumps(found))
         dist.barrier()
-    dist.destroy_process_group()
 
 
 def main() -> None:
     world, folder = int(sys.argv[1]), Path(sys.argv[2])
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    children = []
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                ranks(rank, world, folder)
-                status = 0
-            except BaseException:  # noqa: BLE001 -- the end of a process
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in children]
-    sys.exit(int(any(statuses)))
+    alone_on_loopback()
+    in_world(world, folder / "init", lambda rank: ranks(rank, world, folder))
 
 
 if __name__ == "__main__":
