@@ -130,6 +130,9 @@ class Deployed:
         """The deployed resources of one type, in order of creation."""
         return [r for r in self if r.type == resource_type and stack in (None, r.stack)]
 
+    def of_stack(self, stack: str) -> list[Resource]:
+        return [one for one in self if one.stack == stack]
+
     def stacks(self) -> list[str]:
         return list(dict.fromkeys(stack for stack, _ in self._resources))
 
@@ -169,14 +172,32 @@ def install(deployed: Deployed) -> Callable[[], None]:
             deployed.note(made, resources_map["AWS::StackName"], resolved(resource_json, resources_map))
         return made
 
-    for name, replacement in zip(PATCHED, (class_of, create, update), strict=True):
-        setattr(parsing, name, replacement)
+    replacements = [(parsing, name, new) for name, new in zip(PATCHED, (class_of, create, update), strict=True)]
+    return replaced([*replacements, (parsing.ResourceMap, "delete", _forgetting(deployed))])
 
-    def uninstall() -> None:
-        for name, function in original.items():
-            setattr(parsing, name, function)
 
-    return uninstall
+def _forgetting(deployed: Deployed) -> Callable[[Any], None]:
+    """Moto's own deletion of a stack's resources, noted: also of one whose call went past `stacks`."""
+    delete_all = parsing.ResourceMap.delete
+
+    def delete(resources: Any) -> None:
+        delete_all(resources)
+        for resource in deployed.of_stack(resources["AWS::StackName"]):
+            deployed.forget(resource.stack, resource.logical_id)
+
+    return delete
+
+
+def replaced(replacements: list[tuple[Any, str, Any]]) -> Callable[[], None]:
+    """Puts each replacement in the place of what its owner has under that name; returns what puts it all back."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
+
+    def put(all_of_them: list[tuple[Any, str, Any]]) -> None:
+        for owner, name, one in all_of_them:
+            setattr(owner, name, one)
+
+    put(replacements)
+    return lambda: put(before)
 
 
 def _in_place(resource_json: Properties, before: Any) -> Properties:

@@ -121,11 +121,13 @@ class Stacks:
         _event(stack, resource, known.physical_id, "CREATE_FAILED", refusal)
         said = self._ask(stack, resource, "Delete", known)
         self._end(resource.stack)
+        made = self._deployed.of_stack(resource.stack)
         with self._account.lock:
             stack.resource_map.delete()
             stack.status = "ROLLBACK_COMPLETE" if said["Status"] == "SUCCESS" else "ROLLBACK_FAILED"
             stack._add_stack_event(stack.status, resource_status_reason=refusal)
-        self._forget(resource.stack)
+        for one in made:
+            self._gone(one)
 
     def _refuse_references(self, template: dict[str, Any], resource: Resource) -> None:
         others = {name: one for name, one in template["Resources"].items() if name != resource.logical_id}
@@ -153,8 +155,10 @@ class Stacks:
                 return write_answer(call, {}, QUERY)
             self._made.pop((resource.stack, resource.logical_id), None)
         self._end(found.name)
+        made = self._deployed.of_stack(found.name)
         answer = proceed()
-        self._forget(found.name)
+        for resource in made:
+            self._gone(resource)
         return answer
 
     def _refused(self, stack: Any, resource: Resource, reason: str) -> None:
@@ -201,23 +205,15 @@ class Stacks:
     def _custom(self, stack: str) -> list[Resource]:
         return [one for one in self._deployed if one.stack == stack and one.type.startswith(CUSTOM)]
 
-    def _of(self, stack: str) -> list[Resource]:
-        return [one for one in self._deployed if one.stack == stack]
-
     def _end(self, stack: str) -> None:
-        self._ended(self._of(stack))
+        self._ended(self._deployed.of_stack(stack))
 
     def _forget_removed(self, stack: str, template: dict[str, Any]) -> None:
-        for resource in self._of(stack):
+        for resource in self._deployed.of_stack(stack):
             if resource.logical_id not in template:
                 self._gone(resource)
                 self._deployed.forget(stack, resource.logical_id)
                 self._made.pop((stack, resource.logical_id), None)
-
-    def _forget(self, stack: str) -> None:
-        for resource in self._of(stack):
-            self._gone(resource)
-            self._deployed.forget(stack, resource.logical_id)
 
 
 def _event(stack: Any, resource: Resource, physical_id: str, status: str, reason: str) -> None:

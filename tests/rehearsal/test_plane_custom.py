@@ -98,6 +98,15 @@ def test_a_creation_that_is_refused_is_rolled_back_and_can_be_made_again(
     region.raise_problems()
 
 
+def test_a_stack_that_went_past_the_account_is_not_remembered(stack: Stack) -> None:
+    beside = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    backend = stack.region.account.backend("cloudformation")
+    backend.create_stack("beside", beside, parameters={})
+    assert "beside" in stack.region.deployed.stacks()
+    backend.delete_stack("beside")
+    assert "beside" not in stack.region.deployed.stacks()
+
+
 def test_what_a_guard_does_not_depend_on_is_named() -> None:
     resources = json.loads(template())["Resources"]
     assert unguarded(resources, "Custom") == []
