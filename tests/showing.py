@@ -20,6 +20,7 @@ from rehearsal.processes import terminated_like_ctrl_c
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".cache" / "show"
+MAKES_OWN = {"ARGS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"}  # a second make would print where it is
 
 
 class Failed(Exception):
@@ -69,7 +70,7 @@ def command(
 
 def _own() -> dict[str, str]:
     """This environment without what make hands down: the arguments of the show are not those of its commands."""
-    return {name: value for name, value in os.environ.items() if name not in {"ARGS", "MAKEFLAGS", "MFLAGS"}}
+    return {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
 
 
 def must_pass(
@@ -93,7 +94,7 @@ def minutes(seconds: float) -> str:
 def passed_tests(name: str, words: str, *, where: Sequence[str] = ("tests",)) -> list[str]:
     """Names, in lower case, of the tests that `-k words` picks, that ran and that passed; Failed if one failed."""
     report = LOGS / f"{name}.xml"
-    must_pass(name, [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-k", words, *where])
+    must_pass(name, [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-m", "", "-k", words, *where])
     return [
         case.attrib["name"].lower()
         for case in ET.parse(report).getroot().iter("testcase")

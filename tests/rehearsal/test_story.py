@@ -1,4 +1,4 @@
-"""Rehearsals: a real training on the deployed stack survives an interruption with notice, and two pieces of weather.
+"""Rehearsals: a real training on the deployed stack survives an interruption with notice, also if only IMDS tells it.
 
 The other scenarios take longer; `make show-control` plays all of them, and their sabotages.
 """
@@ -59,7 +59,7 @@ def test_a_short_rehearsal_keeps_every_promise(assembly: Assembly, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.rehearsal
-@pytest.mark.parametrize("name", ["agent-alone", "surplus"])
+@pytest.mark.parametrize("name", ["agent-alone"])
 def test_a_scenario_keeps_every_promise(name: str, assembly: Assembly, tmp_path: Path) -> None:
     words = ("--scenario", name, "--cdk-out", str(assembly.folder))
     status, (played,) = rehearse(*words, page=tmp_path / "rehearsal.html")

@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from tests.simulation.history import History
@@ -81,9 +82,10 @@ def simulate(count: int, first: int) -> bool:
     return not failed
 
 
-def caught(name: str, first: int) -> Found | None:
-    """How many histories it took to catch the mutation, and by what; None if none of 2,000 did."""
-    suited = (seed for seed in itertools.count(first) if CATCHING[name](Weather.of(seed)))
+def caught(name: str, first: int, seen: Sequence[int] = ()) -> Found | None:
+    """How many histories it took to catch the mutation, and by what; None if none of 2,000 did. `seen` come first."""
+    fresh = (seed for seed in itertools.count(first) if CATCHING[name](Weather.of(seed)))
+    suited = itertools.chain(seen, fresh)
     with MUTATIONS[name]():
         for number, seed in enumerate(itertools.islice(suited, MUTATION_LIMIT), start=1):
             violations = History(Weather.of(seed)).play().violations
@@ -92,8 +94,8 @@ def caught(name: str, first: int) -> Found | None:
     return None
 
 
-def catch(asked: tuple[str, int]) -> tuple[str, Found | None]:
-    """`caught` for a pool of processes: name and first seed; the name comes back with what was found."""
+def catch(asked: tuple[str, int, Sequence[int]]) -> tuple[str, Found | None]:
+    """`caught` for a pool of processes: what it takes; the name comes back with what was found."""
     return asked[0], caught(*asked)
 
 
@@ -101,7 +103,7 @@ def mutate(first: int) -> bool:
     """Run every mutation; True if each is caught in time."""
     sound = True
     with multiprocessing.get_context("fork").Pool(os.cpu_count() or 1, prepare) as pool:
-        for name, found in pool.imap_unordered(catch, [(name, first) for name in MUTATIONS]):
+        for name, found in pool.imap_unordered(catch, [(name, first, ()) for name in MUTATIONS]):
             said = "NOT caught" if found is None else f"caught after {found[0]} histories: {found[1][:100]}"
             print(f"mutation '{name}': {said}", flush=True)
             sound = sound and found is not None

@@ -17,6 +17,7 @@ import pytest
 from tests.simulation.__main__ import Found, catch, prepare, shortest, told
 from tests.simulation.history import History
 from tests.simulation.mutations import CATCHING, MUTATIONS
+from tests.simulation.seen import SEEN
 from tests.simulation.weather import Weather, calmer
 
 HISTORIES = 60
@@ -53,9 +54,12 @@ def test_a_calmer_weather_has_one_fault_less() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> Mapping[str, Found | None]:
-    """What caught each mutation, played on all cores. A spawned process, because this one may have threads."""
+    """What caught each mutation, on all cores; the history that caught it before goes first.
+
+    Spawned processes, because this one may have threads.
+    """
     with multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1, prepare) as pool:
-        return dict(pool.imap_unordered(catch, [(name, 0) for name in MUTATIONS]))
+        return dict(pool.imap_unordered(catch, [(name, 0, SEEN.get(name, ())) for name in MUTATIONS]))
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
