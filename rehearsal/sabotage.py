@@ -29,6 +29,7 @@ SPOILT: Final = Path(__file__).with_name("spoilt")
 Params = dict[str, Any]
 
 _PLAN: Final = Plan(acts=(Act.NOTICE,), steps=60, interval_steps=15, act_every_steps=24, patience_s=40.0, covers=False)
+_IN_VAIN: Final = dataclasses.replace(_PLAN, patience_s=24.0)  # what is waited for at the end never comes
 _FROZEN: Final = dataclasses.replace(_PLAN, acts=(Act.FROZEN,), interval_steps=8, act_every_steps=10)
 
 
@@ -218,7 +219,7 @@ ALL: Final[tuple[Sabotage, ...]] = (
         says="a successor does not wait until the holder's flush is final",
         spoil=_remove_join_barrier,
         breaks=(verdicts.NOTHING_LOST,),
-        plan=dataclasses.replace(_PLAN, notice_s=40.0),
+        plan=dataclasses.replace(_IN_VAIN, notice_s=40.0),
     ),
     Sabotage(
         name="generation-ignored",
@@ -238,12 +239,14 @@ ALL: Final[tuple[Sabotage, ...]] = (
         says="launched instances do not carry the tag of their launch",
         spoil=_drop_launch_tag,
         breaks=(verdicts.TAGGED,),
+        plan=_IN_VAIN,
     ),
     Sabotage(
         name="terminate-refused",
         says="the control plane may not end instances",
         spoil=_refuse_terminate,
         breaks=(verdicts.NOTHING_LEFT,),
+        plan=_IN_VAIN,
     ),
     Sabotage(
         name="grant-removed",
