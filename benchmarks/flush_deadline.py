@@ -68,9 +68,9 @@ FULL: Final = Size(
 SMALL: Final = Size(
     image_bytes=4 * MIB,
     chunk_bytes=64 * 1024,
-    left_s=1.4,
+    left_s=3.0,
     shares=(0.6, 2.0),
-    kill_s=1.0,
+    kill_s=4.0,
     ranks=4,
     usable_at_least=0.7,
 )
