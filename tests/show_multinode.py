@@ -22,7 +22,7 @@ PITFALLS = range(1, 13)
 CASES = ("MN-01", "MN-02", "MN-03", "MN-04", "MN-05", "MN-06", "CW-06", "CW-13")
 LOSSES = ("hard_kill", "graceful_leave", "kill_during_recovery")
 MODELS = ("ddp", "fsdp2")
-SUBMITTED = ("tests/lab/test_submitted.py", "tests/lab/test_submitted_elastic.py")
+SUBMITTED = tuple(f"tests/lab/test_submitted{part}.py" for part in ("", "_elastic", "_standby"))
 IN_PROCESS_LIMIT_S = 1.5
 
 

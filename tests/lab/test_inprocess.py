@@ -14,25 +14,25 @@ from tests.lab.nodes import RESTARTED, ROOT, Lab
 from tests.lab.test_pitfalls import begun, curve
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-RECOVERIES = 30
 RECOVERY_S = 30.0
 
 
-def test_pitfall_8_thirty_recoveries_in_the_process_end_no_run_and_are_bit_equal(
-    make_lab: Callable[..., Lab], record_testsuite_property: Callable[[str, object], None]
+@pytest.mark.parametrize("recoveries", [8, pytest.param(30, marks=pytest.mark.full)])
+def test_pitfall_8_recoveries_in_the_process_end_no_run_and_are_bit_equal(
+    make_lab: Callable[..., Lab], record_testsuite_property: Callable[[str, object], None], recoveries: int
 ) -> None:
     lab = begun(make_lab("killed", backend="in-process", steps=1_000_000, pace_s=0.01))
     chance = random.Random(8)
     took_s = []
-    for number in range(RECOVERIES):
+    for number in range(recoveries):
         at = lab.kill(lab.members()[chance.randrange(3)])
         lab.start(f"n{number + 3}")
         took_s.append(lab.recovered_after(at, limit_s=RECOVERY_S))
         lab.until_steps(3, limit_s=RECOVERY_S)
     restarts = sum(path.read_text().count(RESTARTED) for path in lab.folder.glob("*.log"))
     print(f"median {statistics.median(took_s):.2f} s, worst {max(took_s):.2f} s, {restarts} by the watchdog")
-    record_testsuite_property("in-process median_s", round(statistics.median(took_s), 2))
-    record_testsuite_property("in-process ended by the watchdog", restarts)
+    record_testsuite_property(f"{recoveries} in-process median_s", round(statistics.median(took_s), 2))
+    record_testsuite_property(f"{recoveries} in-process ended by the watchdog", restarts)
     reached = lab.newest_step() - 1
     made: dict[tuple[int, int], str] = {}
     for one in lab.events("step"):

@@ -56,7 +56,9 @@ def uninterrupted(plan: Plan, ranks: int) -> None:
     subprocess.run([*argv, "-m", "tests.fakes.toy_ddp", as_argument(plan)], check=True, env=environ, timeout=180)
 
 
-@pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "is_sharded", [pytest.param(False, id="ddp"), pytest.param(True, id="fsdp2", marks=pytest.mark.full)]
+)
 def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(
     region: Region, tmp_path: Path, is_sharded: bool
 ) -> None:
@@ -98,6 +100,7 @@ def test_MN_a_notice_then_a_hard_death_and_the_curve_is_the_uninterrupted_one(
     assert len(states(log)) == 3
 
 
+@pytest.mark.full
 def test_a_training_that_always_fails_ends_by_its_budget_on_every_node(region: Region, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     region.submit(Plan(log=str(log), steps=60, raise_at=6), slots=2, every_steps=4, failures=2)
@@ -111,6 +114,7 @@ def test_a_training_that_always_fails_ends_by_its_budget_on_every_node(region: R
     assert len(begun) == 3  # the first one had made progress; torchrun alone would never stop
 
 
+@pytest.mark.full
 def test_MN_all_nodes_get_their_notice_at_once_and_not_one_step_is_lost(region: Region, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     region.submit(Plan(log=str(log), steps=40, delay_s=0.05), slots=2, every_steps=1000)
@@ -135,6 +139,7 @@ def test_MN_all_nodes_get_their_notice_at_once_and_not_one_step_is_lost(region: 
     assert curve(log) == curve(reference)
 
 
+@pytest.mark.full
 def test_MN_a_frozen_node_is_replaced_by_the_control_planes_word_and_ends_itself_when_it_wakes(
     region: Region, tmp_path: Path
 ) -> None:

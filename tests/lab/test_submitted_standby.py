@@ -14,7 +14,7 @@ from tests.fakes.toy import Plan
 from tests.lab.region import Region
 from tests.lab.test_submitted import curve, newest, uninterrupted
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.full]
 
 
 @pytest.fixture
